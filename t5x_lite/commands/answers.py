@@ -140,8 +140,8 @@ def predict(
       length_penalty: exponent of the length normalization of beam scores; default: 0.6 with
         --length-rule t5x, 1.0 with --length-rule hf.
       early_stopping: stopping rule of beam search with --length-rule hf, as in transformers: True
-        stops at num_beams finished outputs, False when a better output is unlikely, "never" when it
-        is impossible.
+        stops at --num-beams finished outputs, False when a better output is unlikely, "never" when
+        a better output is impossible.
       num_return: number of predictions per input; if it is above 1, each output line has a list
         "predictions", sorted from best to worst.
       temperature: sampling temperature, at least 1e-6; 0 always picks the most probable token.
@@ -154,11 +154,12 @@ def predict(
       min_length: minimum number of tokens in a prediction.
       no_repeat_ngram: length of n-grams (in tokens) that must not repeat in a prediction; 0 allows
         all repetition.
-      head: name of the encoder head to predict with; default: the trained head, or the only head.
+      head: name of the encoder head to predict with; default: the head that was trained, or else
+        the only head.
       probabilities: add the probability of each label or choice to the output.
       threshold: minimum probability of a label in multi-label classification; default: 0.5.
       doc_stride: number of tokens that neighboring windows of a long text share; default: 128 for
-        question answering; for taggers, no windows and truncated texts.
+        question answering, no windows for taggers (long texts are truncated).
       longest_answer: maximum number of tokens of an answer in question answering; default: 15.
       impossible_answers: allow the empty answer "" in question answering, as in SQuAD 2.0.
       trust_project: allow the checkpoint's config to import Python classes from outside of
@@ -437,8 +438,8 @@ def serve(
       length_penalty: exponent of the length normalization of beam scores; default: 0.6 with
         --length-rule t5x, 1.0 with --length-rule hf.
       early_stopping: stopping rule of beam search with --length-rule hf, as in transformers: True
-        stops at num_beams finished outputs, False when a better output is unlikely, "never" when it
-        is impossible.
+        stops at --num-beams finished outputs, False when a better output is unlikely, "never" when
+        a better output is impossible.
       num_return: number of predictions per input; if it is above 1, each result has a list
         "predictions", sorted from best to worst.
       temperature: sampling temperature, at least 1e-6; 0 always picks the most probable token.
@@ -456,14 +457,15 @@ def serve(
         none.
       role: kind of the embedded texts, query or passage, for a retriever with different encoders or
         projections of queries and passages.
-      head: name of the encoder head to predict with; default: the trained head, or the only head.
+      head: name of the encoder head to predict with; default: the head that was trained, or else
+        the only head.
       probabilities: return the probability of each label or choice, even if a request does not ask
         for it.
       adapters_directory: directory of adapters that clients may add with PUT /adapters/NAME while
         the server runs; default: clients may not add or remove adapters.
       threshold: minimum probability of a label in multi-label classification; default: 0.5.
       doc_stride: number of tokens that neighboring windows of a long text share; default: 128 for
-        question answering; for taggers, no windows and truncated texts.
+        question answering, no windows for taggers (long texts are truncated).
       longest_answer: maximum number of tokens of an answer in question answering; default: 15.
       impossible_answers: allow the empty answer "" in question answering, as in SQuAD 2.0.
       compilation_cache: directory for compiled programs, so that the next start is faster; default:
@@ -643,8 +645,9 @@ def embed(
         vector per token). If dense is the only one, --output is a file; otherwise it is a new
         directory with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, for `t5x-lite
         hybrid`.
-      mcls: number of tokens after each [CLS] token; the vector is the mean of all [CLS] hidden
-        states (BGE-M3 uses 256 for long texts); default: one [CLS] token per text.
+      mcls: number of tokens after which another [CLS] token is inserted; the vector is then the
+        mean of all [CLS] hidden states (BGE-M3 uses 256 for long texts); default: one [CLS] token
+        per text.
       vector_numbers: data type of the token vectors of --heads multi_vector: float16, float32, or
         int8 with a scale per vector.
       shard: shard of the texts to encode, as I/N, such as 2/8 for the second of 8 shards, to divide

@@ -633,7 +633,7 @@ def refresh(
         t5x-lite refresh work/ance --passages corpus.jsonl
 
     Args:
-      workdir: work directory of the training run.
+      workdir: work directory of the training run that uses the negatives.
       passages: passage files to search for negatives.
       batch_size: number of texts per batch.
       once: process the existing checkpoints and exit; default: wait for new checkpoints.

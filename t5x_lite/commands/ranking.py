@@ -86,7 +86,7 @@ def rerank(
       checkpoint: work directory or checkpoint directory of the cross-encoder.
       input: run to rerank, in TREC or MS MARCO format, or as JSON lines {"query", "documents",
         "scores"}; "-" reads standard input.
-      output: reranked run file to write, in the format of --format.
+      output: run file to write, with the reranked documents of each query.
       beir: directory in BEIR's format with the texts: queries.jsonl and corpus.jsonl.
       queries: file with the query texts, instead of --beir: JSON lines {"_id", "text"}, or lines of
         id TAB text.
@@ -264,7 +264,7 @@ def score_pairs(
       input: input file with JSON lines {"query", "pos", "neg"}; "-" reads standard input.
       output: output file: the input lines with the fields "pos_scores" and "neg_scores"; "-" writes
         to standard output.
-      negatives_top: number of negatives per query to score, from the first on; the others get null;
+      negatives_top: number of leading negatives per query to score; further negatives get null;
         default: all.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
@@ -279,8 +279,8 @@ def score_pairs(
         config.
       heads: BGE-M3 heads to score with, any of dense, lexical and multi_vector; default: score with
         a cross-encoder.
-      weights: weights of the dense, lexical and multi-vector scores in the written score, their
-        weighted mean; only with --heads.
+      weights: weights of the dense, lexical and multi-vector scores in their weighted mean, the
+        written score; only with --heads.
       trust_project: allow the checkpoint's config to import Python classes from outside of
         t5x_lite.
     """

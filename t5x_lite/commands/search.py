@@ -610,13 +610,13 @@ def evaluate_run(
       answers: file with the answer strings of each question, instead of --qrels: JSON lines {"_id",
         "answers"}, or DPR's question TAB ['answer']. The metric is the fraction of questions with
         an answer in the top passages.
-      corpus: files with the texts of the ranked passages, to search --answers in, or to add to the
-        lists of --queries.
-      cuts: numbers of top passages in which --answers are searched; each number gives a metric.
+      corpus: files with the texts of the ranked passages, to search --answers in, or to show in
+        examples.jsonl.
+      cuts: numbers K of top passages to search --answers in, such as 20 for the metric top@20.
       output: directory for metrics.json, metrics per query and report.html; default: no files.
-      queries: file with the query texts, to list queries that fail or change most between runs in
+      queries: file with the query texts, to list queries that fail or change most between runs, in
         examples.jsonl and report.html; needs --qrels and --output; default: no lists.
-      examples: maximum number of queries in each list of --queries, chosen by the first of
+      examples: maximum number of queries in each list of examples.jsonl, chosen by the first of
         --metrics.
       seed: random seed of the paired randomization test between runs.
 

@@ -71,9 +71,10 @@ def import_hf(
         Hugging Face Hub (needs the extra "hub"); an existing local directory takes precedence.
       destination: output directory, which must be new or empty.
       dtype: data type of the written weights; "keep" keeps the data type of the source.
-      sentinels: special tokens that predict and score recognize in a text: "hf" all, such as
-        <extra_id_0> and </s>, anywhere, as in transformers; "seqio" only sentinels at the start of
-        a word. For ByT5, it also sets the ids of the sentinels.
+      sentinels: special tokens that predict and score recognize in texts: "hf" recognizes all
+        special tokens (such as <extra_id_0> and </s>) anywhere, as transformers does; "seqio"
+        recognizes only sentinels, at the start of a word. For ByT5, this option also sets the ids
+        of the sentinels.
       part: model to import from a DeBERTaV3 release: "model" for the discriminator, "generator" for
         the generator (pytorch_model.generator.bin).
       revision: branch, tag or commit of a model at the Hugging Face Hub; default: main.
