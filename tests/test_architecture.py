@@ -158,7 +158,7 @@ def test_the_package_has_few_files_and_no_small_ones():
     small = {name for name in small if not name.endswith("__init__.py")}
     assert small == {"__main__.py", "core/beam.py"}
     code, imports = map(sum, zip(*counted.values(), strict=True))
-    assert imports <= 0.077 * code
+    assert imports <= 0.076 * code
 
 
 def test_one_step_is_read_in_twelve_files():
@@ -175,7 +175,7 @@ def test_docstrings_are_a_third_of_the_code():
     text = [path.read_text() for path in python_files("t5x_lite")]
     docs = sum(docstring_lines(ast.parse(one)) for one in text)
     code = sum(code_lines(path)[0] for path in python_files("t5x_lite"))
-    assert docs <= 0.32 * code
+    assert docs <= 0.311 * code
 
 
 def docstring_lines(tree: ast.AST) -> int:

@@ -114,14 +114,14 @@ def test_an_invertible_adapter_comes_along(tmp_path):
             Prompt(name="lora", init="vocab"),
             "the prompt is stored as differences from token embeddings",
         ),
-        (Norms(name="lora"), "the library `adapters` has no Norms"),
+        (Norms(name="lora"), "the library `adapters` does not support Norms"),
         (Lora(dora=True), "DoRA cannot be exported"),
         (Lora(gate="real_tokens"), "support a LoRA with gate='real_tokens'"),
         (seq_bn(name="lora", reads="normed"), "support a bottleneck with reads='normed'"),
         (seq_bn(name="lora", gate="real_tokens"), "support a bottleneck with gate='real_tokens'"),
         (par_bn(name="lora", ln_before=True), "with layer norms and reads='input'"),
         (Ia3(name="lora"), "before its activation"),
-        (hyper(name="lora"), "the library `adapters` has no Hyper"),
+        (hyper(name="lora"), "the library `adapters` does not support Hyper"),
     ],
 )
 def test_what_the_library_does_not_have(adapter, message, tmp_path):
