@@ -170,7 +170,7 @@ def test_one_of_several_heads_is_chosen_by_name(checkpoint):
         InputError, match="has several heads, mnli, stsb, squad; choose one of the heads by --head"
     ):
         model.predict(["a"])
-    with pytest.raises(InputError, match=r"no head 'stsbb' that answers.*did you mean stsb\?"):
+    with pytest.raises(InputError, match=r"no head 'stsbb' that predicts for texts.*did you mean stsb\?"):
         model.predict(["a"], head="stsbb")
 
 
@@ -184,11 +184,11 @@ def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch):
 
     calls, answers = [], Answerer.answers
 
-    def killed(self, encoded):
+    def killed(self, encoded, **options):
         calls.append(len(encoded))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return answers(self, encoded)
+        return answers(self, encoded, **options)
 
     files = {**whole, "output": str(tmp_path / "out.jsonl")}
     monkeypatch.setattr(Answerer, "answers", killed)

@@ -152,7 +152,7 @@ def test_a_directory_of_peft_for_each_tower(two, tmp_path, caplog):
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["passage", "query"]
         import_adapter(tmp_path / name, tmp_path / f"{name}_ours", base=base)
         same_vectors(tmp_path / f"{name}_ours", run)
-    assert "does not define the pooling of hidden states into a vector" in caplog.text
+    assert "does not define how text vectors are computed; assuming [CLS] states" in caplog.text
     import_adapter(tmp_path / "peft" / "passage", tmp_path / "one", base=base)
     found = vectors(tmp_path / "one", "query")
     np.testing.assert_allclose(found, vectors(run, "passage"), rtol=1e-5, atol=1e-5)
