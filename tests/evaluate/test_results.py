@@ -112,7 +112,7 @@ def test_a_single_task_is_reported_at_its_best_step(
     )
     assert by_step["validation/accuracy"] == pytest.approx(scores[best])
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == best
-    assert f"checkpoint {run}: {value}" in caplog.messages
+    assert f"using the best checkpoint of {run}: {value}" in caplog.messages
     settings = dataclasses.replace(settings, best_per_task=True)
     per_task = evaluate(dataclasses.replace(experiment, evaluation=settings), [str(run)])
     assert per_task == by_step

@@ -170,7 +170,9 @@ def test_one_of_several_heads_is_chosen_by_name(checkpoint):
         InputError, match="has several heads, mnli, stsb, squad; choose one of the heads by --head"
     ):
         model.predict(["a"])
-    with pytest.raises(InputError, match=r"no head 'stsbb' that predicts for texts.*did you mean stsb\?"):
+    with pytest.raises(
+        InputError, match=r"no head 'stsbb' that predicts for texts.*did you mean stsb\?"
+    ):
         model.predict(["a"], head="stsbb")
 
 
