@@ -194,7 +194,7 @@ def test_caches_with_and_without_scores_are_not_mixed(data, vocabulary, tmp_path
         write_cache(own, vocabulary, tmp_path / task, splits=splits)
     both = (f"{tmp_path / 'stsb'}=1", f"{tmp_path / 'rte'}=1")
     with pytest.raises(
-        InputError, match="have different features; if one cache is from an earlier version"
+        InputError, match="have different features; write a cache of an earlier version"
     ):
         data_batches.train_batches(
             dataclasses.replace(data, task="", cache=both), vocabulary, seed=0
