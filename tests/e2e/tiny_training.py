@@ -258,7 +258,7 @@ def endless():
         for step in itertools.count(1):
             metrics = training.advance(step)
             float(metrics["loss"])
-            print(step, flush=True)
+            print(step, "after a save" if saved else "", flush=True)
             time.sleep(0.12 if jax.process_index() == slow else 0.02)
             signum = stop.after_step(training.mesh, metrics)
             saved += [step] * stop.save_asked()
