@@ -73,7 +73,7 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
         embedded
         == "vectors.npy: wrote 2 vectors of 16 dimensions (pooling mean, scaled to length 1)"
     )
-    assert exported == "exported: exported moved, with a model card in README.md"
+    assert exported == "exported: exported checkpoint moved, with a model card in README.md"
     assert imported.startswith("imported: T5, ")
     assert composed == "wrote the delta zero (contents: 0 changed arrays; size: 0 bytes)"
     assert merged.startswith("wrote merged: ")
