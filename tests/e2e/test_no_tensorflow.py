@@ -74,10 +74,10 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
         == "vectors.npy: wrote 2 vectors of 16 dimensions (pooling mean, scaled to length 1)"
     )
     assert exported == "exported: exported checkpoint moved, with a model card in README.md"
-    assert imported.startswith("imported: T5, ")
+    assert imported.startswith("imported: imported T5 with ")
     assert composed == "wrote the delta zero (contents: 0 changed arrays; size: 0 bytes)"
     assert merged.startswith("wrote merged: ")
-    assert merged.endswith("moved with 0 changed arrays")
+    assert merged.endswith("moved merged with 0 changed arrays")
     assert message.startswith(
         "error: reading text needs TensorFlow and seqio, but importing them failed ("
     )
