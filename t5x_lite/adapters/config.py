@@ -61,25 +61,26 @@ class Adapters:
         compositions, "head" for heads and the objective's own layers, "norms" for the model's layer
         norms, "base" for the complete base model; () trains the adapters of `add`, fusions, routers
         and the head.
-      base_dtype: dtype of the frozen model during training; adapters stay in float32.
+      base_dtype: dtype of the frozen model during training; adapters stay in float32. int8 stores
+        the kernels in int8, with a scale for each column, and all other arrays in float32.
     """
 
     add: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
     use: str = ""
     train: tuple[str, ...] = ()
-    base_dtype: Literal["float32", "bfloat16"] = "float32"
+    base_dtype: Literal["float32", "bfloat16", "int8"] = "float32"
 
     def __post_init__(self) -> None:
-        if self.base_dtype not in ("float32", "bfloat16"):
+        if self.base_dtype not in ("float32", "bfloat16", "int8"):
             raise InputError(
-                f"adapters.base_dtype must be float32 or bfloat16, got {self.base_dtype!r}"
+                f"adapters.base_dtype must be float32, bfloat16 or int8, got {self.base_dtype!r}"
             )
         added = self.added
         if self.base_dtype != "float32" and not (added or self.load):
             raise InputError(
-                "adapters.base_dtype bfloat16 needs a frozen base model; add an adapter with "
-                "--adapters.add"
+                f"adapters.base_dtype {self.base_dtype} needs a frozen base model; add an adapter "
+                "with --adapters.add"
             )
         names = dict.fromkeys([*added, *self.loaded])
         self._check_use(tuple(names))

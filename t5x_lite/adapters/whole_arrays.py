@@ -9,6 +9,7 @@ Copies of the base's arrays are trained while the base is frozen.
     layers(last=2)                     the two highest layers of each stack
     layers(only=(0, 5))                layers 0 and 5; decoder layers come after encoder layers
     copy("model/embedding", ".*/norm") arrays by their paths
+    copy("model/token_embedding/table", rows=(32100, 32101))    two rows of an array
 
 A copy W' is stored as its difference from the base, W' - W, which starts as 0. So it fits the base
 of any `--init`, it is additive in the algebra of deltas, and weight decay pulls it to the base
@@ -250,12 +251,15 @@ class Copy(Adapter):
       sites: must not be set; `of` selects the arrays.
       of: arrays to copy: paths, or regular expressions for paths, such as
         "model/encoder/.*/kernel".
+      rows: indices on the first axis to copy, such as the ids of new tokens in an embedding, or
+        layers of a stacked array; () copies complete arrays.
       l1: loss weight of the mean of |copy - base| in training.
     """
 
     name: str = "copy"
     sites: tuple[str, ...] = _EVERYWHERE
     of: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
     l1: Annotated[float, AtLeast(0)] = 0.0
 
     def __post_init__(self) -> None:
@@ -267,7 +271,7 @@ class Copy(Adapter):
         """Build the trained copies of model arrays, stored as differences that start as 0.
 
         Raises:
-          InputError: if `of` is empty, or a pattern matches no array of the model.
+          InputError: if `of` is empty, a pattern matches no array, or an array lacks a row.
         """
         if not self.of:
             raise InputError(
@@ -281,7 +285,16 @@ class Copy(Adapter):
                     f"adapter {self.name!r}: {pattern!r} matches no parameter of the model"
                 )
         meant = [p for p in arrays if any(covers(each, _MODEL + p) for each in self.of)]
-        return Copies({path: (arrays[path], arrays[path].all_rows) for path in meant}, l1=self.l1)
+        for path in meant:
+            size = arrays[path].shape[0]
+            for row in self.rows:
+                if not 0 <= row < size:
+                    raise InputError(
+                        f"adapter {self.name!r}: rows names row {row}, but {_MODEL}{path} has the "
+                        f"rows 0 to {size - 1}"
+                    )
+        rows = tuple(sorted(set(self.rows)))
+        return Copies({p: (arrays[p], rows or arrays[p].all_rows) for p in meant}, l1=self.l1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -373,6 +386,7 @@ class Copies(Modules):
         super().__init__()
         self.l1 = l1
         self.rows = tuple((path, rows) for path, (_, rows) in arrays.items())
+        self.stacked = tuple(path for path, (leaf, _) in arrays.items() if leaf.is_stacked)
         for path, (leaf, rows) in arrays.items():
             *above, last = path.split("/")
             node: Any = self
@@ -385,7 +399,8 @@ class Copies(Modules):
 
     def claims(self) -> tuple[str, ...]:
         return tuple(
-            f"{_MODEL}{path}" + ("" if row is None else f", layer {row}")
+            f"{_MODEL}{path}"
+            + ("" if row is None else f", {'layer' if path in self.stacked else 'row'} {row}")
             for path, rows in self.rows
             for row in rows or (None,)
         )

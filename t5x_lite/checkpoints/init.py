@@ -59,6 +59,7 @@ from t5x_lite.core import remote, renames, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import AtLeast, check_bounds
 from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.tied_parameters import SCALE
 from t5x_lite.core.trees import Array
 from t5x_lite.models.vector_heads import tower_of
 
@@ -175,7 +176,7 @@ class Base:
 
     def rest(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Return a parameter tree without the arrays that the base checkpoint stores."""
-        return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
+        return trees.partition(tree, lambda path, _: path.removesuffix(SCALE) not in self.arrays)[0]
 
     def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
         """Yield the directories in which the base checkpoint may be, in order of priority."""

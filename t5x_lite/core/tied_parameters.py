@@ -9,6 +9,9 @@ parameters that the views compute. Gradients flow through the views to the store
 
 A pattern is the path of one array, or ends in "/*" and matches all arrays below it. Views are read
 in order and written in reverse order.
+
+Frozen kernels can be stored in int8, with a float32 scale for each column at PATH_scale. `joined`
+combines the two to an `Int8`, which a layer reads as a dense array.
 """
 
 import dataclasses
@@ -176,6 +179,102 @@ class Repeat:
 
     def mentions(self, path: str) -> bool:
         return _matches(self.path, path)
+
+
+SCALE = "_scale"
+"""Suffix of the path of an int8 array's scales."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Int8:
+    """Array in int8; column j is values[:, j] * scale[j]. `self[...]` is the dense array.
+
+    Attributes:
+      values: int8 [..., I, O], from -127 to 127.
+      scale: float32 [..., 1, O], the largest magnitude of a column / 127.
+      dtype: dtype of the dense array.
+    """
+
+    values: Any
+    scale: Any
+    dtype: Any = dataclasses.field(default=jnp.dtype("float32"), metadata={"static": True})
+
+    @classmethod
+    def of(cls, array: Array) -> "Int8":
+        """Round an array [..., I, O] to int8, with the scale that fits its largest magnitudes."""
+        x = array.astype(jnp.float32)
+        scale = jnp.max(jnp.abs(x), axis=-2, keepdims=True) / 127
+        values = jnp.round(x / jnp.where(scale > 0, scale, 1)).astype(jnp.int8)
+        return cls(values, scale, array.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def astype(self, dtype: Any) -> "Int8":
+        return dataclasses.replace(self, dtype=jnp.dtype(dtype))
+
+    def __getitem__(self, index: Any) -> Array:
+        dense = self.values.astype(jnp.float32) * self.scale
+        return dense.astype(self.dtype)[index]
+
+
+def with_int8(shapes: Params, axes: Axes, paths: Iterable[str]) -> tuple[Params, Axes]:
+    """Return stored shapes and axes with the arrays at some paths in int8."""
+    its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
+    for path in paths:
+        *leading, _, columns = its_shapes[path].shape
+        its_shapes[path] = jax.ShapeDtypeStruct(its_shapes[path].shape, jnp.int8)
+        its_shapes[path + SCALE] = jax.ShapeDtypeStruct((*leading, 1, columns), jnp.float32)
+        its_axes[path + SCALE] = (*its_axes[path][:-2], None, its_axes[path][-1])
+    return trees.unflatten(its_shapes), trees.unflatten(its_axes)
+
+
+def _scaled(flat: Flat) -> list[str]:
+    return [path for path in flat if path + SCALE in flat]
+
+
+def joined(stored: Params) -> Params:
+    """Combine the int8 arrays of a parameter tree with their scales, to `Int8`."""
+    flat: dict[str, Any] = trees.flatten(stored)
+    if not (paths := _scaled(flat)):
+        return stored
+    pairs = {path: Int8(flat[path], flat.pop(path + SCALE)) for path in paths}
+    return trees.unflatten({**flat, **pairs})
+
+
+def in_float32(shapes: Params) -> Params:
+    """Return the shapes and shardings of arrays with float32 as dtype, without scales of int8."""
+    flat = trees.flatten(shapes)
+    scales = {path + SCALE for path in _scaled(flat)}
+    whole = {
+        path: jax.ShapeDtypeStruct(leaf.shape, "float32", sharding=leaf.sharding)
+        for path, leaf in flat.items()
+        if path not in scales
+    }
+    return trees.unflatten(whole)
+
+
+def in_dtypes_of(params: Params, shapes: Params) -> Params:
+    """Return a parameter tree with the dtypes of the given shapes, which may be int8."""
+    flat, found = trees.flatten(params), {}
+    for path, leaf in trees.flatten(shapes).items():
+        if path in found:  # scale of an array before it
+            continue
+        array = flat[path]
+        if array.dtype == leaf.dtype:
+            found[path] = array
+        elif leaf.dtype == jnp.int8:
+            rounded = Int8.of(array)
+            found |= {path: rounded.values, path + SCALE: rounded.scale}
+        else:
+            found[path] = array.astype(leaf.dtype)
+    return trees.unflatten(found)
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:

@@ -74,8 +74,6 @@ from t5x_lite.objectives.learner import Learner
 __all__ = [
     "check_children",
     "check_init",
-    "in_dtypes_of",
-    "in_float32",
     "with_loaded",
     "with_loaded_params",
 ]
@@ -876,19 +874,3 @@ def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> P
             module.check_base(params)
             flat |= module.read(trees.flatten(shapes))
     return trees.overlaid(params, trees.unflatten(flat)) if flat else params
-
-
-def in_float32(shapes: Any) -> Any:
-    """Return the shapes and shardings of arrays with float32 as their data type."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, "float32", sharding=leaf.sharding), shapes
-    )
-
-
-def in_dtypes_of(params: Params, shapes: Any) -> Params:
-    """Return a parameter tree cast to the data types of the given shapes."""
-    return jax.tree.map(
-        lambda array, leaf: array if array.dtype == leaf.dtype else array.astype(leaf.dtype),
-        params,
-        shapes,
-    )

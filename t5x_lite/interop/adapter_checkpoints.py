@@ -573,7 +573,12 @@ def export_module(
             scaled=_is_scaled(files, experiment.model),
         )
         write_adapter_card(
-            directory, library="peft", base=base, experiment=experiment, name=where.name
+            directory,
+            library="peft",
+            base=base,
+            experiment=experiment,
+            step=where,
+            files=files,
         )
     _logger.info(
         "%s: exported adapter %s of checkpoint %s, for use with %s",
@@ -700,7 +705,12 @@ def export_sum(
             where=where,
         )
         write_adapter_card(
-            directory, library="peft", base=origin, experiment=experiment, name=where.name
+            directory,
+            library="peft",
+            base=origin,
+            experiment=experiment,
+            step=where,
+            files=opened.files,
         )
     _logger.info(
         "%s: exported %s as one LoRA of rank %d, for use with %s",
@@ -760,7 +770,12 @@ def _export_library(
         else:
             written = write_setup(directory, tree, adapters, arrays, hosts, **options)
         write_adapter_card(
-            directory, library="adapters", base=base, experiment=experiment, name=where.name
+            directory,
+            library="adapters",
+            base=base,
+            experiment=experiment,
+            step=where,
+            files=files,
         )
     if head is not None and not written:
         _logger.warning(

@@ -386,24 +386,24 @@ def origin_name(files: Mapping[str, bytes]) -> str:
 
 
 def write_adapter_card(
-    directory: Path, *, library: str, base: str, experiment: Experiment, name: str
+    directory: Path,
+    *,
+    library: str,
+    base: str,
+    experiment: Experiment,
+    step: AnyPath,
+    files: Mapping[str, bytes],
 ) -> None:
-    """Write the model card README.md next to an exported adapter."""
+    """Write the model card README.md next to an adapter that is exported from a checkpoint."""
+    hub_base = base if _AT_HUB.fullmatch(base) else ""
+    origin = origin_of(step, files, experiment)
+    origin = dataclasses.replace(origin, base=base or origin.base, hub_base=hub_base)
     head: dict[str, Any] = {"library_name": library, "tags": ["t5x_lite", library]}
-    if _AT_HUB.fullmatch(base):
-        head["base_model"] = base
-    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    if hub_base:
+        head["base_model"] = hub_base
     modules = "\n".join(f"    {line}" for line in experiment.adapters.add)
-    task = f"Task: `{experiment.data.task}`." if experiment.data.task else ""
-    called = f"Base model: `{base}`." if base else ""
-    sections = [
-        "\n".join(["---", "# license: add one, such as apache-2.0", *lines, "---"]),
-        f"# {name}",
-        " ".join(part for part in (called, task) if part),
-        modules,
-    ]
-    text = "\n\n".join(section for section in sections if section) + "\n"
-    (directory / CARD).write_text(text, encoding="utf-8")
+    sections = [_about(origin, experiment), modules, _metrics(origin), _command(origin)]
+    (directory / CARD).write_text(_card(head, origin.name, sections), encoding="utf-8")
 
 
 def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment) -> Origin:
@@ -469,17 +469,20 @@ def model_card(
     head = _head(origin, experiment, pipeline="sentence-similarity" if sentences else pipeline)
     if sentences:
         head["library_name"] = "sentence-transformers"
-    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
     sections = [
-        "\n".join(["---", "# license: add one, such as apache-2.0", *lines, "---"]),
-        f"# {origin.name}",
         _about(origin, experiment),
         _usage(architecture, sentences=sentences),
         _flag_usage(experiment),
         _metrics(origin),
         _command(origin),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return _card(head, origin.name, sections)
+
+
+def _card(head: Mapping[str, Any], name: str, sections: Sequence[str]) -> str:
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    top = "\n".join(["---", "# license: add one, such as apache-2.0", *lines, "---"])
+    return "\n\n".join(part for part in (top, f"# {name}", *sections) if part) + "\n"
 
 
 def _head(origin: Origin, experiment: Experiment, *, pipeline: str) -> dict[str, Any]:

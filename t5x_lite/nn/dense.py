@@ -43,6 +43,7 @@ from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.accelerators import is_nvidia
 from t5x_lite.core.sharding import constrain, traced_kind
+from t5x_lite.core.tied_parameters import Int8
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.slots import DenseSlot, GatedSlot, HiddenSlot, WholeSlot, is_per_row
 
@@ -442,8 +443,9 @@ class Dense(nnx.Module):
 
         On NVIDIA GPUs, the product may be rounded before the bias is added.
         """
-        kernel = self.kernel[...]
-        if self.slot is not None or x.dtype != kernel.dtype or not saves_bytes():
+        kernel, stored = self.kernel[...], self.kernel.get_value()
+        whole = self.slot is None and not isinstance(stored, Int8)
+        if not whole or x.dtype != kernel.dtype or not saves_bytes():
             return self.product(x, seen).astype(x.dtype)
         batch = "ABCE"[: x.ndim - 1]
         product = rounded_einsum(f"{batch}I,IO->{batch}O", x, kernel)
@@ -458,7 +460,7 @@ class Dense(nnx.Module):
         """
         batch = "ABCE"[: x.ndim - 1]
         kernel = self.kernel[...]
-        product = einsum(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), kernel)
+        product = _times(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), self.kernel.get_value())
         bias = self.bias[...] if self.has_bias else None
         return _after_slot(self.slot, x, product, kernel, bias, seen)
 
@@ -471,6 +473,13 @@ class Dense(nnx.Module):
         """Return the bias with the adapter's change, or None without a bias."""
         bias = self.bias[...] if self.has_bias else None
         return bias if self.slot is None else self.slot.of_bias(bias)
+
+
+def _times(spec: str, x: Array, kernel: Array | Int8) -> Array:
+    if not isinstance(kernel, Int8):
+        return einsum(spec, x, kernel)
+    # The backward pass computes the dense kernel again, instead of storing it for each layer.
+    return jax.checkpoint(lambda x, kernel: einsum(spec, x, kernel[...]))(x, kernel)
 
 
 def _after_slot(

@@ -42,6 +42,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.core.tied_parameters import Int8
 from t5x_lite.core.trees import Array, Axes, Key, Params
 from t5x_lite.nn.masks import Visibility
 
@@ -78,7 +79,9 @@ def bind(graphdef: GraphDef, params: Params) -> Any:
 def cast(params: Params, dtype: Any) -> Params:
     """Cast floating-point parameters to a dtype; integer arrays are unchanged."""
     return jax.tree.map(
-        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, params
+        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x,
+        params,
+        is_leaf=lambda x: isinstance(x, Int8),
     )
 
 

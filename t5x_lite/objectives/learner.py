@@ -214,15 +214,18 @@ class Learner:
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":
-        stored = {
-            path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
-            if path.startswith(("model/", TOWERS)) and not self.trains(path)
-            else leaf
-            for path, leaf in trees.flatten(self.shapes).items()
-        }
-        return dataclasses.replace(
-            self, shapes=trees.overlaid(self.shapes, trees.unflatten(stored))
-        )
+        flat = trees.flatten(self.shapes)
+        frozen = [p for p in flat if p.startswith(("model/", TOWERS)) and not self.trains(p)]
+        if dtype == "int8":  # but for arrays that adapters replace, and tied arrays
+            copied = self._module.adapters.copied() if self.adapters else ()
+            starts = ("model/", *(f"{TOWERS}{name}/" for name in self._towers))
+            other = {start + path for start in starts for path in copied}
+            other |= tied_parameters.mentioned(self.views, flat)
+            kernels = [p for p in frozen if p.endswith("/kernel") and p not in other]
+            stored, axes = tied_parameters.with_int8(self.shapes, self.axes, kernels)
+            return dataclasses.replace(self, shapes=stored, axes=axes)
+        narrow = {p: jax.ShapeDtypeStruct(flat[p].shape, jnp.dtype(dtype)) for p in frozen}
+        return dataclasses.replace(self, shapes=trees.unflatten({**flat, **narrow}))
 
     def check_train(self) -> None:
         """Raise InputError for a pattern of `train` that matches no trainable parameter."""
@@ -249,20 +252,14 @@ class Learner:
                 if in_tower(path, name) != path
             }
             fresh = trees.unflatten({**flat, **same})
-        stored = trees.flatten(self.shapes)
-        narrow = {
-            path: leaf.astype(stored[path].dtype)
-            for path, leaf in trees.flatten(fresh).items()
-            if leaf.dtype != stored[path].dtype
-        }
-        return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
+        return tied_parameters.in_dtypes_of(fresh, self.shapes)
 
     def read(self, params: Params) -> Params:
         """Compute the module's parameters from stored parameters, without a change of dtype.
 
         In the result, the arrays below "model" are separate instead of tied, as exports need them.
         """
-        return tied_parameters.read(self.views, params)
+        return tied_parameters.read(self.views, tied_parameters.joined(params))
 
     def write(self, seen: Params) -> Params:
         """Convert the module's parameters to stored parameters; the inverse of `read`."""
@@ -462,6 +459,11 @@ class Learner:
         if self.adapters and path.startswith(("model/", TOWERS, ADAPTERS)):
             return path in self._adapted
         return True
+
+    @property
+    def float32_shapes(self) -> Params:
+        """Shapes of the stored parameters in float32, without the scales of int8 arrays."""
+        return tied_parameters.in_float32(self.shapes)
 
     def num_unused(self, *, trained: bool = False) -> int:
         """Return the number of adapter parameters that are only padding and have no effect.

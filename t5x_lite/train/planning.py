@@ -194,7 +194,7 @@ def make_sheet(
         chip = dataclasses.replace(chip, hbm=overflow.available or chip.hbm)
     sheet = Sheet(
         model=type(experiment.model).__name__,
-        num_parameters=trees.count_parameters(learner.shapes),
+        num_parameters=trees.count_parameters(learner.float32_shapes),
         compute_dtype=experiment.compute_dtype,
         devices=(kind, asked),
         num_devices=mesh.size,
@@ -386,13 +386,13 @@ def _start(
 
 
 def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
-    shapes = trees.flatten(learner.shapes)
+    shapes = trees.flatten(learner.float32_shapes)
     parts: dict[str, int] = {}
     for path, leaf in shapes.items():
         parts[part_of(path)] = parts.get(part_of(path), 0) + leaf.size
     trained = sum(leaf.size for path, leaf in shapes.items() if learner.trains(path))
     listed = ", ".join(f"{name} {size:,}" for name, size in parts.items())
-    total = trees.count_parameters(learner.shapes)
+    total = trees.count_parameters(learner.float32_shapes)
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     state = abstract_state(learner.shapes, joint_optimizer(learner.updates()), layout)
     held = {

@@ -331,7 +331,7 @@ def with_initial(
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
     rules = experiment.init.rules(bare)
-    whole = loading.in_float32(abstract)
+    whole = tied_parameters.in_float32(abstract)
     if learner.views or saved.views:
         params = _through_views(state.params, step, saved, learner, whole, rules)
     else:
@@ -349,8 +349,20 @@ def with_initial(
         left = {path: theirs for path, theirs in sources.items() if learner.holds_still(path)}
         base = Base.of(params, left, base=step, steps=steps) if left else None
     params = loading.with_loaded_params(params, experiment, whole)
-    params = loading.in_dtypes_of(params, abstract)
+    check_int8(abstract, base)
+    params = tied_parameters.in_dtypes_of(params, abstract)
     return dataclasses.replace(state, params=params), base
+
+
+def check_int8(params: Params, base: Base | None) -> None:
+    """Raise InputError if a checkpoint would store int8 arrays, because no base has them."""
+    for path, leaf in trees.flatten(params).items():
+        if leaf.dtype == "int8" and (base is None or path not in base.arrays):
+            raise InputError(
+                "adapters.base_dtype int8 needs frozen arrays that only the base stores, but "
+                f"{path} would be in the run's checkpoints; pass --init with a checkpoint that has "
+                "the array, without --checkpoints.whole, or use --adapters.base-dtype bfloat16"
+            )
 
 
 def with_start(state: TrainState, learner: Learner) -> TrainState:
@@ -506,12 +518,12 @@ def resume(
             step, params=wanted, optimizer={"step": start.step, "state": start.optimizer}
         )
         if base is not None:
-            flat = trees.flatten(start.params)
+            flat = trees.flatten(tied_parameters.in_float32(start.params))
             frozen = {path: flat[path] for path in base.arrays if path in flat}
-            frozen = checkpointing.restore_base(base, where, loading.in_float32(frozen))
+            frozen = checkpointing.restore_base(base, where, frozen)
             both = trees.unflatten({**trees.flatten(params), **frozen})
             params = trees.overlaid(start.params, both)
-            params = loading.in_dtypes_of(params, start.params)
+            params = tied_parameters.in_dtypes_of(params, start.params)
         batches.restore(position)
         if jax.process_index() == 0 and checkpoints.is_hurried(step):
             _logger.warning(

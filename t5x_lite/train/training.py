@@ -393,6 +393,7 @@ def _train(
                 )
             else:
                 loading.check_init(experiment)
+                restoring.check_int8(abstract.params, None)
             state = restoring.with_start(state, learner)
             if start is not None:
                 state = restoring.with_arrays(state, start())
@@ -409,8 +410,8 @@ def _train(
                 return
             workdir.add_start(step=int(state.step), devices=f"{mesh.size} {kind}")
             tracker.message(
-                f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} {kind} "
-                f"device(s), {experiment.compute_dtype}"
+                f"{trees.count_parameters(learner.float32_shapes):,} parameters on {mesh.size} "
+                f"{kind} device(s), {experiment.compute_dtype}"
             )
             for line in _trained_part(learner, base):
                 tracker.message(line)
@@ -555,7 +556,7 @@ def _tracker(
 
 def _trained_part(learner: Learner, base: Base | None) -> list[str]:
     """Return log lines about the fraction of trained parameters; [] if all are trained."""
-    shapes = trees.flatten(learner.shapes)
+    shapes = trees.flatten(learner.float32_shapes)
     trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
     if len(trained) == len(shapes):
         return []

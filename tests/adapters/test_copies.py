@@ -63,6 +63,7 @@ def test_a_copy_trains_as_the_base_would(host):
     [
         (LAST,),
         (Copy(of=("model/token_embedding", "model/.*norm/scale")), Lora(rank=2)),
+        (Copy(of=("model/token_embedding/table",), rows=(11, 3)), Lora(rank=2)),
         (Layers(only=(1, 2)), Lora(rank=2, sites=("attention/.*",))),
     ],
 )
@@ -102,6 +103,18 @@ def test_few_layers_are_few_numbers_of_a_delta():
     assert numbers == count_parameters(params["adapters"]["top"]["encoder"])
 
 
+def test_rows_of_an_array_are_copied():
+    """The other rows keep the base's values, and the adapter does not store them."""
+    made, _ = learner("bert", Copy(of=("model/embedding/token",), rows=(7, 2)))
+    params = random(made.shapes)
+    base, own = params["model"]["embedding"]["token"], params["adapters"]["copy"]["embedding"]
+    token = np.asarray(made.changed(params)["model"]["embedding"]["token"])
+    assert own["token"].shape == (2, base.shape[1])
+    np.testing.assert_array_equal(token[[2, 7]], base[np.array([2, 7])] + own["token"])
+    others = np.delete(np.arange(len(base)), [2, 7])
+    np.testing.assert_array_equal(token[others], base[others])
+
+
 def test_the_sum_is_made_before_the_cast():
     """A step that is too small for bfloat16 counts together with the base's own rest."""
     adapter = Copy(of=("model/embedding/token",))
@@ -121,6 +134,10 @@ def test_what_cannot_be_copied():
     for adapter, message in (
         (Copy(), r"'copy' selects no arrays to copy; add paths, such as copy\('model/...'\)"),
         (Copy(of=("modle",)), "'copy': 'modle' matches no parameter of the model"),
+        (
+            Copy(of=("model/token_embedding",), rows=(3, 99)),
+            "'copy': rows names row 99, but model/token_embedding/table has the rows 0 to",
+        ),
         (
             Layers(),
             r"'layers' selects no layer; set last, such as last=2, or only, such as only=\(0, 1\)",
@@ -144,5 +161,5 @@ def test_what_cannot_be_copied():
     learner("t5", LAST, Layers(name="below", only=(0, 2)))
     model, objective, _ = HOSTS["t5"]
     shared = dataclasses.replace(model, share_layers=True)
-    with pytest.raises(InputError, match=r"model/\S+ is shared with another array, so an adapter"):
+    with pytest.raises(InputError, match=r"model/\S+ is shared with another array, so no adapter"):
         Learner.of(shared, objective, adapters=(LAST,))

@@ -12,7 +12,7 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import BASE_FILE, Base, Init
 from t5x_lite.checkpoints.reading import step_files
-from t5x_lite.commands.weights import export_hf
+from t5x_lite.commands.weights import export_adapter, export_hf
 from t5x_lite.config import Checkpoints
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
@@ -132,7 +132,7 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
         (alone / "base").unlink()
         (alone / "base").symlink_to(hidden / "checkpoints" / "5")
         with pytest.raises(
-            InputError, match=r"base is not the base of .*: model/\S+ differ; use the base"
+            InputError, match=r"base is not the base of .* values of model/\S+ differ; use the"
         ):
             params(alone)
         (alone / "checkpoints" / "base").symlink_to(hidden / "checkpoints" / "10")
@@ -184,11 +184,27 @@ def test_export_merges(part, tmp_path):
     assert np.abs(np.asarray(base) - ours).max() > 1e-4
 
 
+def test_an_exported_adapter_has_a_card(part, place, tmp_path):
+    export_adapter(part, tmp_path / "peft")
+    card = (tmp_path / "peft" / "README.md").read_text()
+    for line in (
+        'library_name: "peft"',
+        "# part",
+        f"| Base model | `{place / 't5'}",
+        "| Steps | 10 of 10 |",
+        f"    {LORA.add[0]}",
+        "## Metrics at step 10",
+        "| validation/loss | ",
+    ):
+        assert line in card, card
+
+
 @pytest.mark.exhaustive
-def test_a_base_in_bfloat16_is_the_same_base(part, run, place, caplog):
-    adapters = dataclasses.replace(LORA, base_dtype="bfloat16")
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_narrow_base_is_the_same_base(dtype, part, run, place, caplog):
+    adapters = dataclasses.replace(LORA, base_dtype=dtype)
     with caplog.at_level("INFO"):
-        narrow = run("narrow", 5, 10, adapters=adapters)
+        narrow = run(dtype, 5, 10, adapters=adapters)
     bases = [Base.read(step_files(run / "checkpoints" / "10"), where=run) for run in (narrow, part)]
     assert bases[0].digest == bases[1].digest
     assert saved(narrow / "checkpoints" / "10") == saved(part / "checkpoints" / "10")
@@ -203,14 +219,12 @@ def test_a_base_in_bfloat16_is_the_same_base(part, run, place, caplog):
     assert_equal_arrays(
         *({p: a for p, a in each.items() if p.startswith("model/")} for each in (ours, theirs))
     )
-    dtypes = {
-        path.split("/")[0]: leaf.dtype.name
-        for path, leaf in trees.flatten(
-            learner_of(config.load(narrow / "config.json")).shapes
-        ).items()
+    shapes = trees.flatten(learner_of(config.load(narrow / "config.json")).shapes)
+    assert {x.dtype.name for p, x in shapes.items() if p.endswith("/query/kernel")} == {dtype}
+    assert {x.dtype for p, x in shapes.items() if p.startswith("adapters/")} == {
+        np.dtype("float32")
     }
-    assert dtypes == {"model": "bfloat16", "adapters": "float32"}
     assert all(np.any(leaf) for path, leaf in ours.items() if path.endswith("/b"))
-    export_hf(narrow, place / "narrow_exported")
-    found = read_safetensors(place / "narrow_exported" / "model.safetensors")
+    export_hf(narrow, place / f"{dtype}_exported")
+    found = read_safetensors(place / f"{dtype}_exported" / "model.safetensors")
     np.testing.assert_array_equal(found["shared.weight"], theirs["model/token_embedding/table"])

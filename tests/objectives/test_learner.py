@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.adapters.grammar import parse_module
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.core.tied_parameters import Int8, in_dtypes_of
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.heads import Classifier, Mlm
@@ -36,6 +38,41 @@ BATCH = {
 def learner(**changes):
     optimizer = AdamW(schedule=Constant(value=0.01))
     return Learner.of(MODEL.replace(**changes), Seq2Seq(), optimizer=optimizer)
+
+
+def test_a_base_in_int8():
+    adapters = (parse_module("m = lora(r=2)"),)
+    whole, made = (
+        Learner.of(MODEL, Seq2Seq(), adapters=adapters, base_dtype=dtype)
+        for dtype in ("float32", "int8")
+    )
+    params = jax.jit(whole.init)(jax.random.key(0))
+    stored = in_dtypes_of(params, made.shapes)
+    shapes = {path: (leaf.shape, leaf.dtype) for path, leaf in flatten(stored).items()}
+    assert shapes == {p: (leaf.shape, leaf.dtype) for p, leaf in flatten(made.shapes).items()}
+    path = "model/encoder/layers/attention/query/kernel"
+    assert shapes[path] == ((2, 8, 6), "int8")
+    assert shapes[path + "_scale"] == ((2, 1, 6), "float32")
+    assert flatten(made.axes)[path + "_scale"] == ("layers", None, "joined_kv")
+    assert shapes["model/token_embedding/table"][1] == "float32"
+    read = flatten(made.read(stored))[path]
+    scale = np.abs(flatten(params)[path]).max(axis=1, keepdims=True) / 127
+    assert np.all(np.abs(read[...] - flatten(params)[path]) <= 0.501 * scale)
+    assert made.float32_shapes == whole.shapes
+
+    # The same loss and gradients as of a base with the rounded kernels.
+    rounded = jax.tree.map(
+        lambda x: x[...], made.read(stored), is_leaf=lambda x: isinstance(x, Int8)
+    )
+
+    def of(learner, params):
+        own = {"adapters": jax.tree.map(lambda x: x + 0.1, params["adapters"])}
+        loss = lambda own: learner.loss({**params, **own}, BATCH).value()  # noqa: E731
+        return jax.jit(jax.value_and_grad(loss))(own)
+
+    ours, theirs = of(made, stored), of(whole, rounded)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_shapes_without_arrays():

@@ -185,5 +185,5 @@ def test_two_tasks_are_learned_and_each_is_measured_by_its_head(pretrained, glue
     ):
         train(dataclasses.replace(experiment, data=wrong, workdir=str(tmp_path / "x")))
     none = dataclasses.replace(experiment.data, adapter_of=())
-    with pytest.raises(InputError, match="TaskHeads needs the task number of each row"):
+    with pytest.raises(InputError, match="TaskHeads requires the task number of each example"):
         train(dataclasses.replace(experiment, data=none, workdir=str(tmp_path / "x")))
