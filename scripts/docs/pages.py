@@ -26,6 +26,9 @@ OUTSIDE = {
 """Page of the site -> the file outside docs/ that it shows."""
 
 _STYLE = """
+.md-typeset td code,.md-typeset th code{word-break:normal;overflow-wrap:normal}
+.md-typeset .fields code{overflow-wrap:anywhere}
+.md-typeset .option{white-space:nowrap}
 math[display=block]{overflow-x:auto;overflow-y:hidden;margin:1em 0;font-size:1.1em}
 .md-typeset .fields td:first-child code{overflow-wrap:anywhere}
 .md-typeset .fields{overflow-x:auto}
@@ -34,6 +37,11 @@ math[display=block]{overflow-x:auto;overflow-y:hidden;margin:1em 0;font-size:1.1
 .md-typeset .fields th:not(:first-child):not(:last-child){width:17%}
 .md-typeset .fields td{overflow-wrap:anywhere}
 @media(max-width:44.9em){
+.md-typeset .headerlink{display:none}
+.md-typeset p:has(>img[src$=".svg"]){overflow-x:auto}
+.md-typeset p>img[src$=".svg"]{max-width:none;width:44rem}
+.md-typeset .fields td:nth-child(2):not(:last-child):not(:empty)::before{content:"Default: "}
+.md-typeset .fields td:nth-child(3):not(:last-child):not(:empty)::before{content:"Type: "}
 .md-typeset .fields thead{display:none}
 .md-typeset .fields :is(table,tbody,tr,td){display:block;width:100%}
 .md-typeset .fields td{border:0!important;padding:.1em .9em!important}
@@ -113,6 +121,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     for name, source in OUTSIDE.items():
         text = re.sub(rf"\]\((?:\.\./)+{re.escape(source)}\)", f"]({up}{name})", text)
     return re.sub(r"\]\(((?:\.\./)*notebooks/\w+)\.ipynb\)", r"](\1.md)", text)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the hyphens of an option in inline code on the line of its name."""
+    return re.sub(
+        r"<code>[^<]*</code>",
+        lambda found: re.sub(
+            r"(?<![\w-])--[a-z]", r'<span class="option">\g<0></span>', found.group(0)
+        ),
+        html,
+    )
 
 
 def notebook_page(path: Path) -> str:

@@ -109,7 +109,7 @@ def _index() -> str:
         )
         for name, command in COMMANDS.items()
     ]
-    body = "".join(f"<tr><td>{a}</td><td>{html.escape(b, quote=False)}</td></tr>" for a, b in rows)
+    body = "".join(f"<tr><td>{a}</td><td>{_cell(b)}</td></tr>" for a, b in rows)
     return (
         f"# Commands\n\n`{PROG} COMMAND --help` prints the same texts.\n\n"
         f"<table><thead><tr><th>Command</th><th>What it does</th></tr></thead><tbody>{body}"
@@ -249,16 +249,16 @@ def _line(one: type) -> int:
     return inspect.getsourcelines(one)[1]
 
 
+def _cell(text: str) -> str:
+    """HTML of a table's cell; parts in backticks are code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
+
+
 def _table(headings: tuple[str, ...], rows: list[Any]) -> str:
     """An HTML table; a cell in backticks is code, and so are parts of the last one."""
-
-    def cell(text: str) -> str:
-        escaped = html.escape(text)
-        return re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
-
     head = "".join(f"<th>{one}</th>" for one in headings)
     body = "".join(
-        "<tr>" + "".join(f"<td>{cell(str(one))}</td>" for one in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_cell(str(one))}</td>" for one in row) + "</tr>" for row in rows
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="fields">{table}</div>\n' if rows else ""

@@ -255,11 +255,10 @@ parse_start() {
     arguments=("${arguments[@]:1}")
   fi
   if [[ ${#arguments[@]} == 0 ]]; then
-    [[ "$verb" == run ]] || usage
+    [[ "$verb" == run ]] || fail "train needs a config; for example: launch.sh train CONFIG --workdir gs://BUCKET/run"
     fail "run needs a command of t5x-lite; for example: launch.sh run evaluate CONFIG --checkpoint WORKDIR --output DIR"
   fi
   if [[ ! "$restarts" =~ ^[0-9]+$ ]]; then
-    [[ "$verb" == run ]] || usage
     fail "--restarts needs a whole number, got '$restarts'; for example --restarts 20"
   fi
   target=("${everywhere[@]}")
@@ -380,5 +379,6 @@ case "$command" in
     ;;
   copy) copy "$@" ;;
   delete) confirm_delete "$@" ;;
-  *) usage ;;
+  -h | --help | help) usage ;;
+  *) fail "no command $command; the commands are create, describe, setup, train, run, restart, logs, status, stop, copy and delete" ;;
 esac

@@ -658,10 +658,11 @@ class Source:
             self.refuse(keyword, f"options of {method} have names: OPTION=VALUE")
         field = given if given in known else SHORT.get(given, given)
         if field not in known:
+            short = {full: f"{full} (or {name})" for name, full in SHORT.items()}
             near = did_you_mean(given, [*known, *(s for s, full in SHORT.items() if full in known)])
+            options = ", ".join(short.get(name, name) for name in known)
             self.refuse(
-                keyword,
-                f"method {method} has no option {given}{near}; its options are {', '.join(known)}",
+                keyword, f"method {method} has no option {given}{near}; its options are {options}"
             )
         return field, self.value(keyword, known[field])
 

@@ -445,7 +445,8 @@ class _Driver:
         found = self._workdir.finished(stage)
         if found is None:
             self._workdir.directory(stage)
-            self._tasks(stage, function, tasks)
+            left = [task for task in tasks if not self._plan.part(stage, task).exists()]
+            self._tasks(stage, function, left, total=len(tasks))
             tally = Tally()
             for task in tasks:
                 tally.merge(Tally.from_json(Part(self._plan.part(stage, task)).extra))
@@ -474,18 +475,22 @@ class _Driver:
             (split, shard) for split in splits for shard in range(shards_in(split, plan.num_shards))
         ]
         self._workdir.directory("write")
-        self._tasks("write", write_one, shards)
+        left = [shard for shard in shards if not plan.shard(*shard).exists()]
+        self._tasks("write", write_one, left, total=len(shards))
         return [
             Shard(**file)
             for split, shard in shards
             for file in json.loads(plan.shard(split, shard).read_bytes())
         ]
 
-    def _tasks(self, stage: str, function: Callable[..., None], tasks: Sequence[Any]) -> None:
-        self._progress(stage, 0, len(tasks))
+    def _tasks(
+        self, stage: str, function: Callable[..., None], tasks: Sequence[Any], *, total: int
+    ) -> None:
+        finished = total - len(tasks)  # by an earlier run
+        self._progress(stage, finished, total)
         results = run_tasks(functools.partial(function, self._plan), tasks, workers=self._workers)
-        for count, _ in enumerate(results, start=1):
-            self._progress(stage, count, len(tasks))
+        for count, _ in enumerate(results, start=finished + 1):
+            self._progress(stage, count, total)
 
 
 def _find(plan: Plan, _: int, *, threads: int, memory_limit: int) -> None:
@@ -525,13 +530,13 @@ class Lines:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._shown = -SECONDS_BETWEEN_LINES
+        self._stage, self._shown = "", -SECONDS_BETWEEN_LINES
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = self._clock()
-        if 0 < done < total and now - self._shown < SECONDS_BETWEEN_LINES:
+        if 0 < done < total and stage == self._stage and now - self._shown < SECONDS_BETWEEN_LINES:
             return
-        self._shown = now
+        self._stage, self._shown = stage, now
         print(f"{_WORDS.get(stage, stage)}  {done}/{total}", file=sys.stderr, flush=True)
         told()
 

@@ -410,7 +410,7 @@ def mine(
       checkpoint: work directory or checkpoint directory of the encoder that searches for
         candidates, instead of --rankings.
       rankings: run file with the candidates, from bm25 search, search, fuse or rerank, instead of
-        --checkpoint; its query ids must be the "id" fields of --input.
+        --checkpoint; its query ids must be the "id" fields of --input, or line numbers from 0.
       passages: passage files to take negatives from; default: the passages of the input.
       vectors: vector files of the passages, in the same order, from the encoder of --checkpoint;
         default: encode the passages.
@@ -608,7 +608,8 @@ class _Report:
         if self._few:
             _logger.warning(
                 "%d queries have fewer mined negatives than --negatives, and %d queries have "
-                "no mined negative",
+                "no mined negative; if there are few passages, lower --first and --last, or add "
+                "--fill random",
                 self._few,
                 self._none,
             )

@@ -34,7 +34,7 @@ from typing import Any
 from t5x_lite.core import project, renames
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import plain_json
-from t5x_lite.core.options import did_you_mean, is_config
+from t5x_lite.core.options import did_you_mean, is_config, nearest
 
 
 def to_json(config: Any) -> str:
@@ -230,7 +230,11 @@ def _existing_file(file: Path) -> Path:
         )
     if not file.exists():
         siblings = _configs_like(file, shipped)
-        raise InputError(f"{file} does not exist{did_you_mean(str(file), siblings)}")
+        near = nearest(file.name, {Path(config).name for config in siblings})
+        same_name = [config for config in siblings if Path(config).name == near]
+        others = "; docs/recipes.md lists the configs" if file.suffix == ".py" else ""
+        remedy = did_you_mean(str(file), same_name) or others
+        raise InputError(f"{file} does not exist{remedy}")
     if file.suffix not in (".py", ".json"):
         raise InputError(f"{file} is not a config: expected a .py file or a saved config.json")
     return file

@@ -224,6 +224,25 @@ def test_workers_and_order_do_not_matter(tmp_path, cleaning):
         assert digests(output) == expected
 
 
+def test_progress_of_a_resumed_run_begins_with_the_finished_parts(tmp_path):
+    write_crawl(tmp_path / "crawl", files=2, pages=40)
+    inputs = expand_inputs([str(tmp_path / "crawl")])
+
+    def stopped(stage, done, total):
+        if (stage, done) == ("write", 1):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(inputs, tmp_path / "c4", RELEASED, workers=1, num_shards=3, progress=stopped)
+    seen = []
+    run(inputs, tmp_path / "c4", RELEASED, workers=1, num_shards=3,
+        progress=lambda *stage: seen.append(stage))  # fmt: skip
+    stages, done, total = zip(*seen, strict=True)
+    assert set(stages) == {"write"}
+    assert done == tuple(range(done[0], total[0] + 1))
+    assert 1 <= done[0] < total[0]
+
+
 SCRIPT = """
 import dataclasses, sys
 from t5x_lite.c4.config import Cleaning

@@ -131,7 +131,7 @@ def test_a_path_that_is_no_config():
     assert error("configs/tiny_pretain.py") == (
         "configs/tiny_pretain.py does not exist; did you mean configs/tiny_pretrain.py?"
     )
-    assert error("nothing/x.py") == "nothing/x.py does not exist"
+    assert error("nothing/x.py") == "nothing/x.py does not exist; docs/recipes.md lists the configs"
     is_directory = "configs is a directory; give a config"
     assert error("configs") == f"{is_directory}, such as configs/tiny_pretrain.py"
     Path("configs/tiny_pretrain.py").unlink()

@@ -192,11 +192,7 @@ def test_two_slices(launch, accelerator, runtime):
     ("arguments", "environment", "code", "message"),
     [
         ([], {}, 2, "export TPU=NAME ZONE=us-west4-a"),
-        (["train"], {}, 2, "launch.sh setup"),
-        (["train", "--restarts", "20"], {}, 2, "launch.sh setup"),
-        (["train", "a.py", "--restarts"], {}, 2, "launch.sh setup"),
-        (["train", "--restarts", "many", "a.py"], {}, 2, "launch.sh setup"),
-        (["fly"], {}, 2, "launch.sh setup"),
+        (["--help"], {}, 2, "launch.sh setup"),
     ],
 )
 def test_wrong_usage(launch, arguments, environment, code, message):
@@ -231,6 +227,11 @@ def test_wrong_usage(launch, arguments, environment, code, message):
         (["copy", ":a", "b", "c"], {}, "copy needs one side on the workers, written as :PATH"),
         (["copy", "gs://b/c4", ":"], {}, "gs://b/c4 is in a bucket, which every worker reads"),
         (["delete", "--now"], {}, "delete does not take --now"),
+        (["train"], {}, "train needs a config; for example: launch.sh train CONFIG"),
+        (["train", "--restarts", "20"], {}, "train needs a config"),
+        (["train", "a.py", "--restarts"], {}, "--restarts needs a whole number, got ''"),
+        (["train", "--restarts", "many", "a.py"], {}, "needs a whole number, got 'many'"),
+        (["fly"], {}, "no command fly; the commands are create, describe, setup, train"),
     ],
 )
 def test_wrong_usage_in_one_line(launch, tmp_path, arguments, environment, message):

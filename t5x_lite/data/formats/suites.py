@@ -217,6 +217,8 @@ def sets_of(suite: Suite, directory: str) -> list[Judged]:
     found = _FIND[suite](Path(directory))
     if not found:
         hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
+        if (Path(directory) / "corpus.jsonl").exists():
+            hint = f"; {directory} is itself a data set, so pass the directory that contains it"
         raise InputError(
             f"directory {directory} has no test set of the suite {suite}, such as "
             f"{EXPECTED[suite][0]!r}{hint}"

@@ -212,6 +212,10 @@ def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "")
     others = [file for file in files(root) if file not in validation]
     train = sorted([*files(root / "train"), *others])
     if not train:
+        if (root / ".work").is_dir():
+            raise InputError(
+                f"{directory} is an unfinished output of `t5x-lite c4`; run that command again"
+            )
         raise InputError(f"no {shown} file to train on in {directory}")
     if validation:
         return {"train": train, "validation": sorted(validation)}

@@ -137,6 +137,10 @@ def test_mr_tydi_as_released_and_of_the_hub(tmp_path):
     assert (hub.name, hub.queries(), hub.judgements()) == ("thai", {"q": "was"}, {"q": {"d1": 1}})
     with pytest.raises(InputError, match="has no test set of the suite mrtydi, such as 'arabic'"):
         sets_of("mrtydi", str(folder))
+    (tmp_path / "scifact").mkdir()
+    (tmp_path / "scifact" / "corpus.jsonl").touch()
+    with pytest.raises(InputError, match=r"scifact is itself a data set, so pass the directory"):
+        sets_of("beir", str(tmp_path / "scifact"))
 
 
 QAPS = """document_id,set,question,answer1,answer2,question_tokenized

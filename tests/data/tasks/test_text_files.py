@@ -123,6 +123,9 @@ def test_commands_name_no_options_of_tasks(tmp_path):
     empty.mkdir()
     make(mc4, *files)
     (mc4 / files[0]).write_text('{"text": "een"}\n')
+    (tmp_path / "unfinished" / ".work").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"unfinished is an unfinished output of `t5x-lite c4`"):
+        list(texts_of(str(tmp_path / "unfinished")))
     with pytest.raises(InputError, match=rf"file to train on in {empty}$"):
         list(texts_of(str(empty)))
     message = (
