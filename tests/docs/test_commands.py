@@ -120,6 +120,6 @@ def test_the_tutorial_of_c4_runs(tmp_path, shell, english_lines):
     for name in ("t5", "bert"):
         metrics = json.loads((work / f"{name}_held_out/metrics.json").read_text())
         assert 0 < metrics["validation/loss"] < 10
-    vocabulary = load_vocabulary(work / "vocabulary")
+    vocabulary = load_vocabulary(work / "tiny_c4_vocabulary")
     pieces = {vocabulary.decode([piece]) for piece in range(600)}
     assert not {"https", "://", "timestamp", "site1"} & pieces
