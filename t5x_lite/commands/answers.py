@@ -634,7 +634,7 @@ def embed(
         projections of queries and passages.
       batch_size: number of texts per batch.
       inputs_length: maximum number of tokens of a text; default: the length in the checkpoint's
-        config.
+        config (for a run on pairs, the larger of its two lengths).
       long_inputs: treatment of texts longer than --inputs-length: "cut" truncates them with a
         warning, "refuse" stops with an error.
       longest_line: maximum length of an input line in bytes; a longer line is an error.

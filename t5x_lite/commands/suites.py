@@ -132,9 +132,8 @@ def evaluate_suite(
       document_prefix: text put before every document; default: the checkpoint's prompt.
       batch_size: number of texts per batch.
       query_length: maximum number of tokens of a query; default: the length in the checkpoint's
-        config.
-      document_length: maximum number of tokens of a document; default: the length in the
-        checkpoint's config.
+        config (for a run on pairs, the larger of its two lengths).
+      document_length: maximum number of tokens of a document; default: as for --query-length.
       depth: maximum number of documents per query.
       mteb: model name, as ORGANIZATION/MODEL or ORGANIZATION/MODEL@REVISION, to also write result
         files in MTEB's JSON format to OUTPUT/mteb/results; default: no MTEB files.
