@@ -162,7 +162,61 @@ def test_stablehlo_runs_in_jax(tmp_path, monkeypatch):
     np.testing.assert_allclose(names["vectors"], expected, atol=1e-6)
 
 
-def test_the_options_of_lora():
+def test_the_options_of_lora_and_rows_of_new_tokens():
     page = ROOT / "docs" / "reference" / "adapter_methods.md"
-    [code] = [block.text for block in blocks(page) if "rank_at" in block.text]
-    exec(code, {})
+    codes = [block.text for block in blocks(page) if "parse_module" in block.text]
+    assert len(codes) == 2
+    for code in codes:
+        exec(code, {})
+
+
+def glue(place):
+    """A small BERT at work/bert, and files of SST-2 with its letters as words."""
+    (place / "work").mkdir()
+    write_checkpoint(place / "work", "bert")
+    rows = [f"{'abcdefgh'[i % 8]} {'ijk'[i % 3]}\t{i % 2}" for i in range(40)]
+    (place / "GLUE" / "SST-2").mkdir(parents=True)
+    for split in ("train", "dev"):
+        text = "\n".join(["sentence\tlabel", *rows]) + "\n"
+        (place / "GLUE" / "SST-2" / f"{split}.tsv").write_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "words", "changed"),
+    [
+        ("adapters", "--adapters.base-dtype int8", {}),
+        ("routing", "'Route(a, b)'", {"Route(a, b)": "Route(a, b, kind='sigmoid', top=1)"}),
+    ],
+)
+def test_adapters_of_a_small_bert(page, words, changed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    glue(tmp_path)
+    block = next(each for each in guide(page) if words in each.text)
+    train = next(args for args in command_lines(block) if args[0] == "train")
+    train = [changed.get(word, word) for word in train]
+    assert main([*train, *SHORT["finetune"], "--data.inputs-length", "8"]) == 0
+    workdir = train[train.index("--workdir") + 1]
+    assert json.loads(Path(workdir, "config.json").read_text())["adapters"]["add"]
+    answers = "answers.jsonl"
+    Path("texts.jsonl").write_text('{"inputs": "a i"}\n')
+    files = ["--input", "texts.jsonl", "--output", answers]
+    assert main(["predict", "--checkpoint", workdir, *files]) == 0
+    assert json.loads(Path(answers).read_text())["prediction"] in ("negative", "positive")
+
+
+def test_smaller_vectors(tmp_path, monkeypatch, compile_once):
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path, "bert").rename("RETRIEVER")
+    for name, words in (("corpus", "abcdefgh"), ("queries", "aek")):
+        lines = [json.dumps({"_id": f"{name}-{x}", "text": x}) for x in words]
+        Path(f"{name}.jsonl").write_text("\n".join(lines))
+    for args in command_lines(next(b for b in guide("search") if "binary" in b.text)):
+        assert main([*args, "--dimensions", "8"]) == 0  # of 12; a byte has 8 signs
+    full = np.load("full.npy")
+    assert (full.dtype, np.load("signs.npy").dtype) == (np.float16, np.uint8)
+    queries = t5x_lite.load("RETRIEVER").encode(list("aek"), normalize=True, dimensions=8)
+    for query, found in zip(queries, read_run("run.trec"), strict=True):
+        best = f"corpus-{'abcdefgh'[int(np.argmax(full @ query))]}"
+        assert found.documents[0].document == best
+        assert len(found.documents) == 8
