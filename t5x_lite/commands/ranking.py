@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -120,12 +120,17 @@ def rerank(
 
     with trusting_checkpoints(trust_project), base_at(base):
         directory = find_step(checkpoint, step=step)
-        rankings = list(read_run(input))
-        if not rankings:
+        # A file is read three times, so that memory holds texts, but not all rankings.
+        kept = list(read_run(input)) if input == "-" else None
+        again = (lambda: iter(kept)) if kept is not None else lambda: read_run(input, quiet=True)
+        asked: dict[str, None] = {}
+        names: set[str] = set()
+        for ranking in read_run(input) if kept is None else kept:
+            asked[ranking.query] = None
+            names.update(one.document for one in ranking.documents[:depth])
+        if not asked:
             raise InputError(f"run file {input} contains no ranking")
-        texts = _texts(
-            rankings, depth=depth, beir=beir, queries=queries, passages=passages, run=input
-        )
+        texts = _texts(asked, names, beir=beir, queries=queries, passages=passages, run=input)
         model = Checkpoint.load(
             [directory], use=adapters.use, inputs_length=inputs_length, mesh=make_mesh(MeshConfig())
         )
@@ -134,7 +139,7 @@ def rerank(
         identity = {
             "checkpoint": str(directory),
             "use": adapters.use,
-            "rankings": _digest(rankings, texts, depth=depth),
+            "rankings": _digest(again(), texts, depth=depth),
             "depth": depth,
             "sigmoid": sigmoid,
             "lengths": [scorer.length, scorer.query_length],
@@ -143,9 +148,9 @@ def rerank(
             run_writer(
                 output, identity=identity, chunk=_RERANKED_AT_A_TIME, format=format, tag=tag
             ) as file,
-            counting("reranking", unit="queries", total=len(rankings), done=file.done) as advance,
+            counting("reranking", unit="queries", total=len(asked), done=file.done) as advance,
         ):
-            those = iter(rankings[file.done :])
+            those = itertools.islice(again(), file.done, None)
             while some := list(itertools.islice(those, _RERANKED_AT_A_TIME)):
                 pairs = [
                     (texts.queries[ranking.query], texts.passages[one.document])
@@ -166,7 +171,7 @@ def rerank(
     _logger.info(
         "%s: reranked %d queries, with up to %d documents each, by checkpoint %s",
         output,
-        len(rankings),
+        len(asked),
         depth,
         directory,
     )
@@ -178,9 +183,9 @@ class _Texts(NamedTuple):
 
 
 def _texts(
-    rankings: Sequence["Ranking"],
+    asked: Collection[str],
+    names: Set[str],
     *,
-    depth: int,
     beir: str | None,
     queries: str | None,
     passages: str | None,
@@ -188,14 +193,12 @@ def _texts(
 ) -> _Texts:
     from t5x_lite.data.formats import retrieval_sets
 
-    names = {one.document for ranking in rankings for one in ranking.documents[:depth]}
     if beir is not None and queries is None and passages is None:
         found = _Texts(
             retrieval_sets.read_queries(beir), retrieval_sets.read_documents(beir, names)
         )
         where = (beir, beir)
     elif beir is None and queries is not None and passages is not None:
-        asked = {ranking.query for ranking in rankings}
         found = _Texts(_read(queries, asked), _read(passages, names))
         where = (queries, passages)
     else:
@@ -203,7 +206,7 @@ def _texts(
             "`t5x-lite rerank` requires the texts of queries and passages; pass either --beir "
             "DIR, or both --queries FILE and --passages FILE"
         )
-    lacking = [ranking.query for ranking in rankings if ranking.query not in found.queries]
+    lacking = [query for query in asked if query not in found.queries]
     if lacking:
         raise InputError(
             f"run file {run} has the query {lacking[0]!r}, but {where[0]} does not contain the "
@@ -223,7 +226,7 @@ def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
     return {one.id: one.whole for one in read_passages(path) if one.id in wanted}
 
 
-def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
+def _digest(rankings: Iterable["Ranking"], texts: _Texts, *, depth: int) -> str:
     found = hashlib.sha256()
     for ranking in rankings:
         found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())

@@ -121,8 +121,16 @@ def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
     return "jsonl" if suffix == ".jsonl" else "marco" if suffix == ".tsv" else "trec"
 
 
-def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]:
-    """Yield the rankings in a file, one per query, in the order of the file."""
+def read_run(
+    path: str, *, format: RunFormat | None = None, quiet: bool = False
+) -> Iterator[Ranking]:
+    """Yield the rankings in a file, one per query, in the order of the file.
+
+    Args:
+      path: file, or "-" for standard input.
+      format: format of the file; None takes it from the file's suffix.
+      quiet: True to not warn of repeated ranks, because the file was read before.
+    """
     if path != "-" and format_of(path, format) == "jsonl":
         yield from _once(_read_json(path))
         return
@@ -135,7 +143,7 @@ def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]
         for row in rows:
             by_query.setdefault(row.query, []).append(row)
         groups = by_query.items()
-    is_told = False
+    is_told = quiet
     for query, group in groups:
         ranking, by_score = _ranking(query, [*group])
         if by_score and not is_told:
