@@ -91,7 +91,7 @@ def test_a_chosen_part_and_a_base_with_a_base(part, run, place):
     export_hf(second, place / "exported")
     found = read_safetensors(place / "exported" / "model.safetensors")
     np.testing.assert_array_equal(found["shared.weight"], base["model/token_embedding/table"])
-    with pytest.raises(InputError, match=r"after_mlp cannot be merged into the model's kernels, a"):
+    with pytest.raises(InputError, match=r"after_mlp cannot be merged into the model's kernels$"):
         export_hf(third, place / "third_exported")
     assert not (place / "third_exported").exists()
 
