@@ -205,6 +205,34 @@ def test_adapters_of_a_small_bert(page, words, changed, tmp_path, monkeypatch):
     assert json.loads(Path(answers).read_text())["prediction"] in ("negative", "positive")
 
 
+@pytest.mark.slow
+def test_matryoshka(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    write_checkpoint(tmp_path / "work", "bert")
+    [code] = (b.text for b in guide("train_retriever") if "Matryoshka(" in b.text)
+    Path("short.py").write_text(code)
+    pairs = "".join(f'{{"query": "{x}", "pos": ["{x} b"], "neg": []}}\n' for x in "aecdfghi")
+    Path("PAIRS").mkdir()
+    for split in ("train", "validation"):
+        Path(f"PAIRS/{split}.jsonl").write_text(pairs)
+    options = ["--model", "init", "--init", "work/bert", "--objective.dimensions", "4", "8"]
+    options += ["--data.directory", "PAIRS", "--data.vocabulary", "work/bert/files/vocabulary"]
+    options += [
+        "--data.inputs-length",
+        "8",
+        "--data.targets-length",
+        "8",
+        "--workdir",
+        "work/short",
+    ]
+    assert main(["train", "short.py", *options, *SHORT["finetune"]]) == 0
+    model = t5x_lite.load("work/short")
+    vectors, whole = model.encode(["a", "b"], dimensions=4), model.encode(["a", "b"])
+    short = whole[:, :4] / np.linalg.norm(whole[:, :4], axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors, short, atol=1e-6)
+
+
 def test_smaller_vectors(tmp_path, monkeypatch, compile_once):
     monkeypatch.chdir(tmp_path)
     write_checkpoint(tmp_path, "bert").rename("RETRIEVER")
