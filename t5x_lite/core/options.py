@@ -145,6 +145,7 @@ class _Rule:
 
     bounds: tuple[AtLeast | Above | In, ...]
     whole: bool
+    single: bool
     words: tuple[Any, ...]
     choices: tuple[Any, ...]
 
@@ -153,13 +154,17 @@ class _Rule:
         bounds = tuple(dict.fromkeys(mark for hint in hints for mark in _marks(hint)))
         parts = [*_parts(hints[0])]
         whole = int in parts and float not in parts and bool not in parts
+        origins = {typing.get_origin(part) for part in parts}
+        single = origins <= {None, Literal, Annotated, typing.Union, types.UnionType}
         words = (typing.get_args(part) for part in parts if typing.get_origin(part) is Literal)
-        return cls(bounds, whole, tuple(itertools.chain(*words)), _choices_of(hints[0]))
+        return cls(bounds, whole, single, tuple(itertools.chain(*words)), _choices_of(hints[0]))
 
     def refusal(self, value: Any) -> str | None:
         """Return the requirement that a value violates, such as "at least 1", or None."""
         if self.choices and value not in self.choices:
             return f"one of {self.choices}"
+        if self.single and self.bounds and isinstance(value, list | tuple):
+            return "a whole number" if self.whole else "a number"
         for each in value if isinstance(value, list | tuple) else (value,):
             if each in self.words:
                 continue

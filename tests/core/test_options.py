@@ -219,7 +219,7 @@ def test_the_bounds_of_fields(config):
         ({"some": None}, "some.some must be one of ('a', 'b'): got None"),
         *(
             ({"count": value}, f"some.count must be a whole number: got {value!r}")
-            for value in (True, 1.5, "2")
+            for value in (True, 1.5, "2", (2,))
         ),
         ({"words": "all"}, "some.words must be a whole number: got 'all'"),
     ],
