@@ -235,9 +235,10 @@ setup() {
 && PYTHON=$(printf '%q' "${PYTHON:-}") bash t5x_lite.new/scripts/tpu/worker.sh setup ${EXTRAS:-tpu}"
 }
 
-# train or run, and its arguments: sets $started to the command for the workers and $target.
+# train or run, and its arguments: sets $started to the command for the workers, $target, $arguments.
 parse_start() {
-  local verb=$1 restarts=0 arguments=() settings=''
+  local verb=$1 restarts=0 settings=''
+  arguments=()
   shift
   while [[ $# -gt 0 ]]; do
     case "$1" in
@@ -264,6 +265,22 @@ parse_start() {
   target=("${everywhere[@]}")
   [[ "$verb" != run || -z "${WORKER:-}${NODE:-}" ]] || target=("${first[@]}")
   started="${settings}RESTART_WAIT=${RESTART_WAIT:-120} $worker $verb $restarts $(printf '%q ' "${arguments[@]}")"
+}
+
+# Says that a config of this machine is not the workers' one, because setup installs the last commit.
+note_config() {
+  local word top
+  top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+  git -C "$top" rev-parse --quiet --verify HEAD > /dev/null 2>&1 || return 0
+  for word in "${arguments[@]}"; do
+    [[ "$word" == *.py && "$word" != /* ]] || continue
+    if ! git -C "$top" cat-file -e "HEAD:$word" 2> /dev/null; then
+      echo "note: $word is not in the last commit here; commit it and run setup, or copy it to the workers" >&2
+    elif ! git -C "$top" diff --quiet HEAD -- "$word"; then
+      echo "note: $word has changes that are not committed; the workers have the file of the last setup" >&2
+    fi
+    return
+  done
 }
 
 # Files to all workers (the last word is :PATH there), or from one (:PATH is the first word).
@@ -342,6 +359,7 @@ case "$command" in
   train | run)
     parse_start "$command" "$@"
     reachable
+    note_config
     on "${target[@]}" -- "$started"
     ;;
   restart)
@@ -355,6 +373,7 @@ case "$command" in
     create_again ${options[@]+"${options[@]}"}
     wait_until_active
     setup
+    note_config
     on "${target[@]}" -- "$started"
     ;;
   logs)

@@ -507,9 +507,10 @@ class EncoderModel(nnx.Module):
         if first == 0 or real is None:
             places = jnp.arange(length, dtype=jnp.int32)[None] if positions is None else positions
             return places + start
-        if positions is None:
-            positions = jnp.cumsum(real.astype(jnp.int32), axis=1) - 1
-        return jnp.where(real, positions + start, self.config.pad_id)
+        before = jnp.cumsum(real.astype(jnp.int32), axis=1) - real
+        if positions is not None:  # documents begin at position 0
+            before -= jax.lax.cummax(jnp.where(positions == 0, before, 0), axis=1)
+        return jnp.where(real, before + start, self.config.pad_id)
 
 
 def is_encoder(model: ModelConfig) -> TypeGuard[EncoderConfig]:

@@ -139,6 +139,18 @@ def test_document_positions():
     np.testing.assert_array_equal(document_positions(ids), expected)
 
 
+def test_a_padding_token_inside_a_document_has_no_position():
+    """As in transformers modeling_roberta.py, create_position_ids_from_input_ids, by document."""
+    model, _ = filled(TYPED.replace(position_offset=2, pad_id=1, max_positions=10))
+    tokens = jnp.array([[3, 1, 4, 1, 5, 3, 1, 1]])
+    segments = jnp.array([[1, 1, 1, 2, 2, 2, 2, 0]])
+    real, given = tokens != 1, document_positions(segments)
+    rows = model._position_rows(8, real=real, positions=given)
+    np.testing.assert_array_equal(rows, [[2, 1, 3, 1, 2, 3, 1, 1]])
+    rows = model._position_rows(8, real=real, positions=None)
+    np.testing.assert_array_equal(rows, [[2, 1, 3, 1, 4, 5, 1, 1]])
+
+
 def test_a_row_that_is_longer_than_the_table():
     model, _ = filled(TYPED.replace(position_offset=2, pad_id=1))
     assert model.embeddings(jnp.ones((1, 5), jnp.int32)).shape == (1, 5, 6)

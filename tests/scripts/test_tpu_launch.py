@@ -72,7 +72,7 @@ def test_a_run_starts_once_and_is_stopped_by_a_signal(launch, tmp_path):
     assert "no run" in launch("status").stdout
     started = launch("train", "a config.py", "--workdir", "gs://b/x y")
     assert started.returncode == 0, started.stderr
-    again = launch("train", "b.py")
+    again = launch("train", "configs/tiny_pretrain.py")
     assert again.returncode == 1
     assert again.stderr == "a run goes on already: stop it first\n"
     assert "a run goes on" in launch("status").stdout
@@ -318,7 +318,8 @@ def test_a_machine_without_gcloud(launch, tmp_path):
 def test_any_command_runs_as_train_does(launch, tmp_path):
     home = tmp_path / "worker"
     assert launch("run", "t5x-lite", "evaluate", "gs://b/a b.json").returncode == 0
-    assert launch("train", "b.py").stderr == "a run goes on already: stop it first\n"
+    again = launch("train", "configs/tiny_pretrain.py")
+    assert again.stderr == "a run goes on already: stop it first\n"
     assert launch("stop").returncode == 0
     wait_until(lambda: "no run" in launch("status").stdout)
     status = launch("status").stdout
@@ -327,6 +328,33 @@ def test_any_command_runs_as_train_does(launch, tmp_path):
     assert (home / "t5x_lite.log").read_text() == "<evaluate><gs://b/a b.json>saved\n"
     assert (home / "t5x_lite-run.log").read_text() == (home / "t5x_lite.log").read_text()
     assert not (home / "t5x_lite-train.log").exists()
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["run", "evaluate"]])
+def test_a_config_that_the_workers_do_not_have(launch, arguments):
+    start = (*arguments, "configs/mine.py", "--workdir", "gs://b/mine.py")
+    (note,) = launch(*start, DRY_RUN="1").stderr.splitlines()
+    assert note.startswith("note: configs/mine.py is not in the last commit here; commit it")
+    assert launch(*arguments, "configs/tiny_pretrain.py", DRY_RUN="1").stderr == ""
+    assert launch(*arguments, "/home/me/mine.py", DRY_RUN="1").stderr == ""
+
+
+def test_a_config_with_changes_that_are_not_committed(launch, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(TPU, "here/scripts/tpu")
+    (tmp_path / "here" / "a.py").write_text("old")
+    git = ["git", "-C", "here", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True)
+    words, options = ["here/scripts/tpu/launch.sh", "train", "a.py"], {"capture_output": True}
+    options["env"] = {**os.environ, "TPU": "slice", "ZONE": "zone", "DRY_RUN": "1"}
+    assert subprocess.run(words, **options).stderr == b""
+    (tmp_path / "here" / "a.py").write_text("new")
+    assert (
+        b"note: a.py has changes that are not committed" in subprocess.run(words, **options).stderr
+    )
+    shutil.rmtree("here/.git")
+    assert subprocess.run(words, **options).stderr == b""
 
 
 def test_variables_in_front_of_a_command(launch, tmp_path):
