@@ -59,6 +59,25 @@ def test_unbalanced_classes(tmp_path, monkeypatch, caplog):
     assert main([*kept, "--workdir", "work/other", *weights]) == 2
 
 
+@pytest.mark.slow
+def test_microbatches_that_train_finds(
+    tmp_path, monkeypatch, capsys, tiny_vocabulary, english_lines, compile_once
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "work/quickstart/corpus").mkdir(parents=True)
+    (tmp_path / "work/quickstart/vocabulary").symlink_to(tiny_vocabulary.parent)
+    records = [{"module": f"m{i % 90}", "name": "", "text": x} for i, x in enumerate(english_lines)]
+    lines = "".join(f"{json.dumps(record)}\n" for record in records)
+    (tmp_path / "work/quickstart/corpus/documents.jsonl").write_text(lines)
+    block = next(b for b in guide("plan") if "--find-batch-size" in b.text)
+    (args,) = command_lines(block)
+    assert main([*args, "--steps", "1", "--evaluation.max-batches", "1"]) == 0
+    saved = json.loads((tmp_path / "work/found/config.json").read_text())
+    number = saved["microbatches"]
+    assert f"find_batch_size: using {number} microbatches\n" in capsys.readouterr().err
+
+
 def test_int8_vectors(tmp_path, monkeypatch, compile_once):
     """Two files with the ranges of the first one, and the scores of float queries."""
     monkeypatch.chdir(tmp_path)
