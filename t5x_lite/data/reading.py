@@ -7,7 +7,7 @@ tf.data and seqio read the files of a task, tokenize and shuffle. Examples are t
 blocks, and all later steps are the same as for a cache. The preprocessors before the task's
 CacheDatasetPlaceholder run in tf.data; the preprocessors after it become a `cache.recipe.Recipe`.
 
-- Training data up to `shuffling.IN_MEMORY_BYTES` are tokenized at the start. Every epoch permutes
+- Training data up to `text_source.IN_MEMORY_BYTES` are tokenized at the start. Every epoch permutes
   the examples completely, and the batches are equal to batches from a cache of the task.
 - Larger data are streamed: parts of files in a different order for each pass (`stages.FileSource`),
   or in the order of their source, then through a shuffle buffer of data.shuffle_buffer examples.

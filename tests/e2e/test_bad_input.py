@@ -16,6 +16,7 @@ from t5x_lite import config
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.cli import main
 from t5x_lite.data.formats import tables
+from t5x_lite.data.tasks import text_source
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = '{"inputs": "a", "targets": "b"}\n'
@@ -203,23 +204,26 @@ def test_wrong_files_of_a_task(refused, tiny_glue, file, content, message):
 
 @pytest.mark.exhaustive
 def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
-    capfd, english_lines, tiny_run
+    capfd, english_lines, tiny_run, monkeypatch
 ):
-    lines = [line.encode() for line in english_lines[:200]]
-    write("text/a.txt", b"\n".join([*lines[:190], b"caf\xe9", *lines[190:]]))
+    lines = [line.encode() for line in english_lines[:200]] * 7  # over a window of examples
+    write("text/a.txt", b"\n".join([*lines[:1300], b"caf\xe9", *lines[1300:]]))
     write("text/validation.txt", lines[0])
     line = (
         "train tiny.json --workdir w --data.directory text --steps 1000 --log-period 50 "
         "--evaluation.period 1000"
     )
-    expected = "error: text/a.txt:191: not UTF-8: convert it to UTF-8"
+    expected = "error: text/a.txt:1301: not UTF-8: convert it to UTF-8"
     assert main(line.split()) == 2  # text that fits into memory is read at the start
     assert capfd.readouterr().err.splitlines()[-1] == expected
     assert not Path("w/checkpoints").exists() or not saved_steps(Path("w/checkpoints"))
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)  # as of files that do not fit
     assert main([*line.split(), "--data.shuffle=False"]) == 2
     *progress, message = capfd.readouterr().err.splitlines()
     assert message == expected
-    assert all(line.startswith("step ") or " parameters on " in line for line in progress)
+    assert all(
+        line.startswith(("step ", "model: ")) or " parameters on " in line for line in progress
+    )
     assert saved_steps(Path("w/checkpoints"))[-1] >= 5
 
 
@@ -227,8 +231,8 @@ def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
 @pytest.mark.slow
 def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, compile_once):
     """In a process whose TF_CPP_MIN_LOG_LEVEL nobody has set but JAX, as a user's is."""
-    far = [json.dumps({"text": line}) for line in english_lines[:400]]
-    write("far/a.jsonl", "\n".join([*far[:390], "{", *far[390:]]))
+    far = [json.dumps({"text": line}) for line in english_lines[:200]] * 7
+    write("far/a.jsonl", "\n".join([*far[:1300], "{", *far[1300:]]))
     write("far/validation.txt", "a line to validate on")
     write("malformed/a.jsonl", '{"text": "a"}\n{"text": \n')
     write("textless/a.jsonl", '{"txt": "a"}\n')
@@ -241,7 +245,10 @@ def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, 
     train = "train tiny.json --workdir w --data.directory"
     expected = {
         f"{train} malformed": "malformed/a.jsonl:2: not JSON (Expecting value at column 9)",
-        f"{train} textless": "textless/a.jsonl:1: must have \"text\"; it has ['txt']",
+        f"{train} textless": (
+            "textless/a.jsonl:1: must have \"text\"; it has ['txt']; name the field of the text by "
+            "--data.columns.inputs '{FIELD}'"
+        ),
         f"{train} latin": "latin/a.txt:2: not UTF-8: convert it to UTF-8",
         f"{train} closed": "cannot read closed/a.txt: Permission denied",
         f"{train} glue --data.task tasks.glue:sst2": (
@@ -253,7 +260,7 @@ def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, 
         ),
         f"{train} far --data.shuffle=False --steps 1000 --log-period 1000 "
         "--evaluation.period 1000": (
-            "far/a.jsonl:391: not JSON (Expecting property name enclosed in double quotes at "
+            "far/a.jsonl:1301: not JSON (Expecting property name enclosed in double quotes at "
             "column 2)"
         ),
     }
@@ -262,6 +269,8 @@ def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, 
         del expected[f"{train} closed"]
     program = (
         "import sys; from t5x_lite.cli import main\n"
+        "from t5x_lite.data.tasks import text_source\n"
+        "text_source.IN_MEMORY_BYTES = 0\n"  # as of files that do not fit
         "for line in sys.argv[1:]: print('exit code', main(line.split()), file=sys.stderr)\n"
     )
     environment = {**os.environ, **compile_once, "PYTHONPATH": str(ROOT)}
@@ -274,7 +283,9 @@ def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, 
     for line, message in zip(told, expected.values(), strict=True):
         *progress, error = line.splitlines()
         assert error == f"error: {message}"
-        assert [p for p in progress if not re.search("parameters on|^step |so far$", p)] == []
+        assert [
+            p for p in progress if not re.search("parameters on|^step |^model: |so far$", p)
+        ] == []
     assert len(told[-1].splitlines()) > 1
 
 
@@ -430,6 +441,8 @@ def test_a_batch_that_eight_devices_cannot_share(run, tiny_experiment):
     """Training and evaluate, in a process of eight devices."""
     program = (
         "import sys; from t5x_lite.cli import main\n"
+        "from t5x_lite.data.tasks import text_source\n"
+        "text_source.IN_MEMORY_BYTES = 0\n"  # as of files that do not fit
         "for line in sys.argv[1:]: print(main(line.split()), file=sys.stderr)\n"
     )
     lines = ["train tiny.json --workdir w", "evaluate tiny.json --checkpoint run"]
