@@ -283,7 +283,7 @@ def score_pairs(
       heads: BGE-M3 heads to score with, any of dense, lexical and multi_vector; default: score with
         a cross-encoder.
       weights: weights of the dense, lexical and multi-vector scores in their weighted mean, the
-        written score; only with --heads.
+        written score (`hybrid` and training use the weighted sum); only with --heads.
       trust_project: allow the checkpoint's config to import Python classes from outside of
         t5x_lite.
     """

@@ -367,7 +367,7 @@ def export_hf(
       head: head to export, for an encoder with several heads: mlm, rtd, classifier, choice, token,
         span, or none; default: the head that the training objective trains.
       sentence_transformers: also write files for sentence-transformers, which then returns the same
-        vectors as `t5x-lite embed`; only for encoders that are exported without a head.
+        vectors as `t5x-lite embed`; ignores --head, and writes the three heads of a BGE-M3.
       pooling: pooling of the vectors of --sentence-transformers, cls or mean; default: the
         checkpoint's setting, or mean if it has none.
       normalize: scale the vectors of --sentence-transformers to length 1; default: the checkpoint's

@@ -315,7 +315,7 @@ class QueryEncoder:
         checkpoint has it.
       batch_size: number of queries per batch.
       inputs_length: maximum number of tokens of a query; default: the length in the checkpoint's
-        config.
+        config (for a run on pairs, the larger of its two lengths).
       trust_project: allow the checkpoint's config to import Python classes from outside of
         t5x_lite.
     """
@@ -418,9 +418,9 @@ class PairEncoder:
       passage_prefix: text put before every passage; default: the checkpoint's prompt.
       batch_size: number of texts per batch.
       query_length: maximum number of tokens of a query; default: the length in the checkpoint's
-        config.
+        config (for a run on pairs, its data.inputs_length).
       passage_length: maximum number of tokens of a passage; default: the length in the checkpoint's
-        config.
+        config (for a run on pairs, its data.targets_length).
       trust_project: allow the checkpoint's config to import Python classes from outside of
         t5x_lite.
     """
