@@ -322,13 +322,14 @@ def vocab(
         files (local, gs:// or s3://), hf://NAME or tfds://NAME; "-" reads standard input.
         FILE=WEIGHT samples each file in proportion to its weight.
       output: output directory for the vocabulary file: sentencepiece.model, or spm.model with
-        --encoder.
+        --encoder; an existing file is replaced.
       size: number of pieces in the vocabulary, not counting the sentinels.
       no_ascii: give rare digits, ASCII letters and punctuation no piece; default: each has a piece.
       alpha: exponent X to sample each file in proportion to (size in bytes)^X, instead of
         FILE=WEIGHT; 0.3 is usual for multilingual text; default: use all text.
       encoder: write a vocabulary for encoders, spm.model, with the special pieces of DeBERTa:
-        [PAD], [CLS], [SEP] and [UNK], and [MASK] as the last piece; default: a vocabulary for a T5.
+        [PAD], [CLS], [SEP] and [UNK]; [MASK] follows the last piece, so its id is N of --size;
+        default: a vocabulary for a T5.
       character_coverage: fraction of the text's characters that the vocabulary covers, from 0.98 to
         1; default: 0.9995, plus all frequent characters (100 occurrences in a long text).
       seed: random seed for sampling lines by file weight, and for sampling 2,000,000 lines of a
@@ -586,8 +587,9 @@ def c4(
 
     The kept pages are written to OUTPUT in shards. report.html and stats.json count the dropped
     pages by reason, and manifest.json is written last. If the command is killed, run it again to
-    resume. --cleaning.RULE VALUE changes a rule, such as --cleaning.min-words 3; the guide of C4
-    lists the rules. Options of Apache Beam follow "--", with each --runner except local.
+    resume. --cleaning.FIELD VALUE changes a rule, such as --cleaning.min-words 3;
+    docs/reference/c4_rules.md lists the fields and their values. With each --runner except
+    local, options of Apache Beam follow "--".
 
     Example:
         t5x-lite c4 --input crawl/*.warc.wet.gz --output c4 --bad-words en.txt
@@ -597,7 +599,7 @@ def c4(
     Args:
       input: WET or WARC files (plain or .gz), file patterns, directories, gs:// or s3:// paths, or
         text files with one such path per line (*.paths, *.paths.gz or *.txt).
-      overrides: cleaning rules to change, as --cleaning.RULE VALUE; options of Apache Beam follow
+      overrides: cleaning rules to change, as --cleaning.FIELD VALUE; options of Apache Beam follow
         "--".
       output: output directory, which is new or contains unfinished output of the same command.
       preset: set of cleaning rules: "released" as in the published C4, "paper" as in the first
