@@ -405,8 +405,8 @@ def mine(
 
     Args:
       input: queries with positives: JSON lines {"query", "pos"}, or a directory in BEIR's format.
-      output: output file: the input lines with their negatives ("neg"), and the ids and scores of
-        the negatives. The settings are written to OUTPUT.settings.json.
+      output: output file: the input lines with the mined negatives in the field "neg", which replace
+        negatives of the input, and the ids and scores of the negatives. The settings are written to OUTPUT.settings.json.
       checkpoint: work directory or checkpoint directory of the encoder that searches for
         candidates, instead of --rankings.
       rankings: run file with the candidates, from bm25 search, search, fuse or rerank, instead of
@@ -546,7 +546,7 @@ def _records(
             texts=texts[one.key],
         )
         chosen = choose(one.id, ranked.candidates, known, inputs.pool, rules)
-        report.add(chosen, rules)
+        report.add(chosen, rules, replaced=bool(one.record.get("neg")))
         yield _record(one, ranked, chosen, inputs.pool, rescore=rescore)
 
 
@@ -573,9 +573,11 @@ def _record(
 class _Report:
     def __init__(self):
         self._queries = self._negatives = self._few = self._none = self._filled = 0
+        self._replaced = 0
         self._dropped: Counter[str] = Counter()
 
-    def add(self, chosen: Chosen, rules: Rules) -> None:
+    def add(self, chosen: Chosen, rules: Rules, *, replaced: bool) -> None:
+        self._replaced += replaced
         num = len(chosen.numbers) - chosen.filled
         self._queries += 1
         self._negatives += num
@@ -605,6 +607,12 @@ class _Report:
             self._filled,
             ", ".join(dropped) or "none",
         )
+        if self._replaced:
+            _logger.warning(
+                "%d queries of --input had negatives, which the mined negatives replace; to train "
+                "on both, add the earlier negatives to the field \"neg\" of the output",
+                self._replaced,
+            )
         if self._few:
             _logger.warning(
                 "%d queries have fewer mined negatives than --negatives, and %d queries have "

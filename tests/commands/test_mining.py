@@ -108,7 +108,7 @@ def test_margins_and_random_ones(beir, run, tmp_path):
     assert again == lines
 
 
-def test_a_file_of_pairs_is_its_own_pool(tmp_path, run):
+def test_a_file_of_pairs_is_its_own_pool(tmp_path, run, caplog):
     source = tmp_path / "pairs.jsonl"
     records = [
         {"id": "q1", "query": "a c", "pos": ["x"], "pos_ids": ["1"], "prompt": "p: ", "type": "t"},
@@ -121,6 +121,7 @@ def test_a_file_of_pairs_is_its_own_pool(tmp_path, run):
     assert lines[0]["neg_ids"] == ["4", "2"]  # 5 answers the same query in the next line
     assert (lines[0]["prompt"], lines[0]["type"]) == ("p: ", "t")
     assert lines[2]["neg"] == []  # what was there is replaced
+    assert "1 queries of --input had negatives, which the mined negatives replace" in caplog.text
 
 
 @pytest.mark.slow

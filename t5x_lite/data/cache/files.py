@@ -532,8 +532,9 @@ class Cache:
         """Return a reader of a split's examples."""
         if name not in self.index.splits:
             there = ", ".join(self.index.splits)
+            remedy = "; --evaluation.loss False trains without it" if name == "validation" else ""
             raise InputError(
-                f"cache {self.directory} has no split {name!r}; its splits are {there}"
+                f"cache {self.directory} has no split {name!r}; its splits are {there}{remedy}"
             )
         return Split(self, self.index.splits[name])
 
