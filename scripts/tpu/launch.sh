@@ -46,7 +46,7 @@ fail() {
   exit 2
 }
 
-[[ $# -ge 1 ]] || usage
+[[ $# -ge 1 && "$1" != -h && "$1" != --help && "$1" != help ]] || usage
 name=${QR:-${TPU:-}}
 [[ -n "$name" ]] || fail "no slice is named; set TPU to the name of the slice, or QR to that of the queued resource"
 [[ -n "${ZONE:-}" ]] || fail "no zone is named; set ZONE to the zone of the slice, such as us-west4-a"
@@ -99,6 +99,15 @@ queued() {
 accelerated() {
   [[ -n "${ACCELERATOR:-}" ]] ||
     fail "$command needs a type of slice; set ACCELERATOR to the type of a slice, such as v5litepod-16"
+  [[ "$ACCELERATOR" != *:* ]] ||
+    fail "ACCELERATOR is $ACCELERATOR, a name of t5x-lite plan; set it to gcloud's type of the slice, such as v5litepod-16"
+  [[ "${SLICES:-1}" =~ ^[1-9][0-9]*$ ]] ||
+    fail "SLICES is $SLICES; set it to the number of slices, such as 2"
+}
+
+# Ends if a command that takes no words has some.
+alone() {
+  [[ $# == 0 ]] || fail "$command takes no words, got $*; see launch.sh --help"
 }
 
 describe() {
@@ -192,7 +201,7 @@ create_again() {
   [[ -n "${DRY_RUN:-}" ]] || find_state
   case "${state:-}" in
     SUSPENDED | FAILED)
-      echo "note: $QR is $state: it is deleted and created again" >&2
+      [[ -n "${DRY_RUN:-}" ]] || echo "note: $QR is $state: it is deleted and created again" >&2
       delete
       create "$@"
       ;;
@@ -244,6 +253,7 @@ parse_start() {
     case "$1" in
       --restarts) restarts=${2:-} && shift ;;
       --restarts=*) restarts=${1#*=} ;;
+      --restart | --restart=*) fail "no option --restart; did you mean --restarts?" ;;
       *) arguments+=("$1") ;;
     esac
     shift || break
@@ -262,6 +272,8 @@ parse_start() {
   if [[ ! "$restarts" =~ ^[0-9]+$ ]]; then
     fail "--restarts needs a whole number, got '$restarts'; for example --restarts 20"
   fi
+  [[ "$verb" == run || "${arguments[0]}" != -* ]] ||
+    fail "train needs a config before its options, got ${arguments[0]}; for example: launch.sh train CONFIG --workdir gs://BUCKET/run"
   target=("${everywhere[@]}")
   [[ "$verb" != run || -z "${WORKER:-}${NODE:-}" ]] || target=("${first[@]}")
   started="${settings}RESTART_WAIT=${RESTART_WAIT:-120} $worker $verb $restarts $(printf '%q ' "${arguments[@]}")"
@@ -343,6 +355,7 @@ case "$command" in
     create_again "$@"
     ;;
   describe)
+    alone "$@"
     queued
     if [[ -n "${DRY_RUN:-}" ]]; then
       describe
@@ -353,6 +366,7 @@ case "$command" in
     fi
     ;;
   setup)
+    alone "$@"
     reachable
     setup
     ;;
@@ -377,10 +391,12 @@ case "$command" in
     on "${target[@]}" -- "$started"
     ;;
   logs)
+    alone "$@"
     reachable
     on "${first[@]}" -- "tail -n 50 -F t5x_lite.log"
     ;;
   status)
+    alone "$@"
     if [[ -z "${DRY_RUN:-}" ]]; then
       find_state
       text=$(advice "$state")
@@ -393,11 +409,11 @@ case "$command" in
     on_all "$worker status"
     ;;
   stop)
+    alone "$@"
     reachable
     on_all "$worker stop"
     ;;
   copy) copy "$@" ;;
   delete) confirm_delete "$@" ;;
-  -h | --help | help) usage ;;
   *) fail "no command $command; the commands are create, describe, setup, train, run, restart, logs, status, stop, copy and delete" ;;
 esac

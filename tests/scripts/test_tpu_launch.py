@@ -188,11 +188,15 @@ def test_two_slices(launch, accelerator, runtime):
     assert logs[3:6] == ["--zone=zone", "--node=1", "--worker=3"]
 
 
+ALONE = ("describe", "setup", "logs", "status", "stop")
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "message"),
     [
         ([], {}, 2, "export TPU=NAME ZONE=us-west4-a"),
         (["--help"], {}, 2, "launch.sh setup"),
+        (["help"], {"TPU": "", "ZONE": ""}, 2, "launch.sh setup"),
     ],
 )
 def test_wrong_usage(launch, arguments, environment, code, message):
@@ -231,6 +235,11 @@ def test_wrong_usage(launch, arguments, environment, code, message):
         (["train", "--restarts", "20"], {}, "train needs a config"),
         (["train", "a.py", "--restarts"], {}, "--restarts needs a whole number, got ''"),
         (["train", "--restarts", "many", "a.py"], {}, "needs a whole number, got 'many'"),
+        (["train", "a.py", "--restart", "20"], {}, "did you mean --restarts?"),
+        (["train", "--workdir", "gs://b/x"], {}, "a config before its options, got --workdir"),
+        (["create"], {"QR": "q", "ACCELERATOR": "v5e:4x4"}, "v5e:4x4, a name of t5x-lite plan"),
+        (["create"], {"QR": "q", "ACCELERATOR": "v4-8", "SLICES": "x"}, "SLICES is x; set it to"),
+        *(([word, "now"], {"QR": "q"}, f"{word} takes no words, got now") for word in ALONE),
         (["fly"], {}, "no command fly; the commands are create, describe, setup, train"),
     ],
 )
