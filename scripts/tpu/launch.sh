@@ -279,9 +279,15 @@ parse_start() {
   started="${settings}RESTART_WAIT=${RESTART_WAIT:-120} $worker $verb $restarts $(printf '%q ' "${arguments[@]}")"
 }
 
-# Says that a config of this machine is not the workers' one, because setup installs the last commit.
+# Says that a preemption deletes the work directory, and that a config of this machine is not the
+# workers' one, because setup installs the last commit.
 note_config() {
-  local word top
+  local word last='' top
+  for word in "${arguments[@]}"; do
+    [[ "$last $word" != --workdir\ * && "$word" != --workdir=* || "$word" == *://* ]] ||
+      echo "note: the work directory is on the disks of the workers, which a preemption deletes; use gs://BUCKET/NAME" >&2
+    last=$word
+  done
   top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
   git -C "$top" rev-parse --quiet --verify HEAD > /dev/null 2>&1 || return 0
   for word in "${arguments[@]}"; do

@@ -348,6 +348,13 @@ def test_a_config_that_the_workers_do_not_have(launch, arguments):
     assert launch(*arguments, "/home/me/mine.py", DRY_RUN="1").stderr == ""
 
 
+@pytest.mark.parametrize("option", [["--workdir", "/tmp/run"], ["--workdir=run"]])
+def test_a_work_directory_on_the_workers(launch, option):
+    start = ("train", "configs/tiny_pretrain.py", *option, "--steps", "3")
+    (note,) = launch(*start, DRY_RUN="1").stderr.splitlines()
+    assert note.startswith("note: the work directory is on the disks of the workers")
+
+
 def test_a_config_with_changes_that_are_not_committed(launch, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(TPU, "here/scripts/tpu")
