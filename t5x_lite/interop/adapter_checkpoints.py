@@ -82,7 +82,7 @@ from t5x_lite.interop.tokenizers import read_encoder_tokenizer, read_tokenizer
 from t5x_lite.layouts import Encoder, Groups
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import is_encoder
-from t5x_lite.models.heads import HEADS, Head, Mlm
+from t5x_lite.models.heads import HEADS, ClassHead, Head, Mlm
 from t5x_lite.models.vector_heads import Dense, Role, as_model, dense_of, in_tower, tower_of
 from t5x_lite.objectives.contrastive import DOT, Contrastive
 from t5x_lite.objectives.learner import heads_of, views_of
@@ -341,7 +341,21 @@ def _fit(
         train=(),
     )
     left = left_to_base(made, module.arrays, params, source=source, where=where)
+    if file.library == PeftFile.library:
+        _warn_of_names(head, source=source, where=where)
     return _Fitted(experiment=made, module=module, left=left, vocabulary=vocabulary)
+
+
+def _warn_of_names(head: Head | None, *, source: Path, where: Path) -> None:
+    """Log a warning if neither an adapter nor its base has names for the classes of a head."""
+    if isinstance(head, ClassHead) and head.num_classes > 1 and not head.labels:
+        _logger.warning(
+            "%s: the classes of head %s are named LABEL_0, LABEL_1, ..., because PEFT does not "
+            "store class names and base checkpoint %s has none for %d classes; to set names, "
+            "import the base from a transformers model with this head and with id2label in its "
+            "config.json",
+            *(source, head.name, where, head.num_classes),
+        )
 
 
 def _pooler_arrays(
@@ -537,6 +551,8 @@ def export_module(
     refuse_views(where, views_of(experiment.model, experiment.objective))
     left = Base.read(files, where=where)
     base = _base_name(files, left, experiment) if base_name is None else base_name
+    if form == "peft" and base_name is None:
+        _warn_of_base(base, role, where=where)
     tower = tower_named(experiment, role)
     experiment, params = of_role(experiment, lazy_params(where), role)
     if left is not None:
@@ -694,6 +710,8 @@ def export_sum(
         }
     adapter = Lora(name=_SUM, rank=whole, alpha=float(whole))
     origin = _origin(base) if base_name is None else base_name
+    if base_name is None:
+        _warn_of_base(origin, role, where=where)
     with new_directory(destination) as directory:
         write_peft(
             directory,
@@ -871,6 +889,17 @@ def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experi
         return said
     checkpoint = base.checkpoint if base is not None else str(experiment.init.checkpoint or "")
     return _origin(Path(checkpoint)) if checkpoint else ""
+
+
+def _warn_of_base(base: str, role: Role, *, where: Path) -> None:
+    """Log a warning, once for a retriever, if an export does not name its base model."""
+    if not base and role == "query":
+        _logger.warning(
+            "checkpoint %s: base_model_name_or_path is empty in the exported adapter_config.json, "
+            "because the source of the base model is unknown; set it to the base's Hub name or "
+            "to the directory of `t5x-lite export hf` with --base-name",
+            where,
+        )
 
 
 def _origin(checkpoint: Path) -> str:

@@ -1,5 +1,6 @@
 """`import adapter` and `export adapter`: step directories on a base, and back."""
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -8,12 +9,13 @@ import jax
 import numpy as np
 import pytest
 
+from scripts import encoder_goldens as goldens
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.items import find_damage, lazy_params
 from t5x_lite.cli import main
-from t5x_lite.commands.weights import export_adapter, import_adapter
+from t5x_lite.commands.weights import export_adapter, import_adapter, import_hf
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded, TrainedModule
 from t5x_lite.interop.tensor_files import read_safetensors
@@ -67,12 +69,18 @@ def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path, caplog):
     assert config["base_model_name_or_path"] == "some/base"
 
 
-@pytest.mark.slow
-def test_a_classifier_comes_along_with_its_objective(base, tmp_path):
+def classified(directory):
+    """A PEFT directory with a classifier of three classes, and the tensors of the classifier."""
     head = {"classifier.weight": (3, 12), "classifier.bias": (3,)}
     kept = random(head | {"bert.pooler.dense.weight": (12, 12), "bert.pooler.dense.bias": (12,)})
     config = {**LORA, "task_type": "SEQ_CLS", "modules_to_save": ["classifier", "pooler"]}
-    source = write(tmp_path / "theirs", config, bert_lora(size=12) | kept)
+    return write(directory / "theirs", config, bert_lora(size=12) | kept), kept
+
+
+@pytest.mark.slow
+def test_a_classifier_comes_along_with_its_objective(base, tmp_path):
+    source, kept = classified(tmp_path)
+    config = json.loads((source / "adapter_config.json").read_text())
     import_adapter(source, tmp_path / "ours", base=base, name="rte")
     loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     assert "heads/classifier/out/kernel" in own_paths(tmp_path / "ours")
@@ -86,6 +94,46 @@ def test_a_classifier_comes_along_with_its_objective(base, tmp_path):
     with pytest.raises(InputError, match=r"array heads/classifier/dense/bias is missing in both"):
         import_adapter(source, tmp_path / "other", base=base)
     assert not (tmp_path / "other").exists()
+
+
+def test_class_names_are_those_of_the_base(base, tmp_path, caplog):
+    source, kept = classified(tmp_path)
+    import_adapter(source, tmp_path / "plain", base=base)
+    assert caplog.text.count("classes of head classifier are named LABEL_0, LABEL_1") == 1
+    assert "id2label" in caplog.text
+    golden = goldens.read("bert")
+    config = golden.config | {"architectures": ["BertForSequenceClassification"]}
+    config |= {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
+    weights = {n: x for n, x in golden.weights.items() if not n.startswith("cls.")} | kept
+    release = dataclasses.replace(golden, config=config, weights=weights)
+    goldens.write_release(release, tmp_path / "release")
+    shutil.copy(base.parent / "bert_source" / "vocab.txt", tmp_path / "release")
+    shutil.copy(base.parent / "bert_source" / "tokenizer_config.json", tmp_path / "release")
+    import_hf(tmp_path / "release", tmp_path / "named", dtype="float32")
+    caplog.clear()
+    import_adapter(source, tmp_path / "ours", base=tmp_path / "named")
+    assert "LABEL_0" not in caplog.text
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert loaded.learner.heads["classifier"].labels == ("no", "maybe", "yes")
+
+
+def test_an_export_without_a_base_name_warns(base, tmp_path, caplog):
+    """A base that t5x_lite trained has no source, so PEFT cannot find it by itself."""
+    shutil.copytree(base, tmp_path / "base")
+    (tmp_path / "base" / "files" / "huggingface" / "source.json").unlink()
+    items.write(tmp_path / "base")
+    nameless = {**LORA, "base_model_name_or_path": None}
+    source = write(tmp_path / "theirs", nameless, bert_lora(size=12))
+    import_adapter(source, tmp_path / "ours", base=tmp_path / "base")
+    export_adapter(tmp_path / "ours", tmp_path / "back")
+    assert caplog.text.count("base_model_name_or_path is empty") == 1
+    assert "--base-name" in caplog.text
+    caplog.clear()
+    export_adapter(tmp_path / "ours", tmp_path / "named", base_name="some/base")
+    export_adapter(tmp_path / "ours", tmp_path / "sum", rank=1, base_name="some/base")
+    assert "base_model_name_or_path" not in caplog.text
+    export_adapter(tmp_path / "ours", tmp_path / "other", rank=1)
+    assert caplog.text.count("base_model_name_or_path is empty") == 1
 
 
 def test_another_base_is_refused(base, source, tmp_path):

@@ -450,7 +450,7 @@ def test_the_commands_of_the_pages(launch, page):
     commands = [line for line in lines if "launch.sh " in line]
     assert len(commands) >= 10
     for command in commands:
-        command = command.removeprefix("until ").partition(" | ")[0]
+        command = re.sub(r"^while \w+=\$\((.*?)\) .*", r"\1", command).partition(" | ")[0]
         words = shlex.split(re.sub(r"\$(\w+)", r"\1", command), comments=True)
         given = [word.split("=", 1) for word in words[: words.index("scripts/tpu/launch.sh")]]
         environment = {"QR": "first", "ACCELERATOR": "v5litepod-16", **dict(given)}
