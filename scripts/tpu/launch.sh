@@ -105,9 +105,9 @@ accelerated() {
     fail "SLICES is $SLICES; set it to the number of slices, such as 2"
 }
 
-# Ends if a command that takes no words has some.
+# Ends if a command that takes no arguments has some.
 alone() {
-  [[ $# == 0 ]] || fail "$command takes no words, got $*; see launch.sh --help"
+  [[ $# == 0 ]] || fail "$command takes no arguments, got $*; see launch.sh --help"
 }
 
 describe() {

@@ -405,8 +405,9 @@ def mine(
 
     Args:
       input: queries with positives: JSON lines {"query", "pos"}, or a directory in BEIR's format.
-      output: output file: the input lines with the mined negatives in the field "neg", which replace
-        negatives of the input, and the ids and scores of the negatives. The settings are written to OUTPUT.settings.json.
+      output: output file: the input lines with the mined negatives ("neg"), which replace negatives
+        of the input, and the ids and scores of the negatives. The settings are written to
+        OUTPUT.settings.json.
       checkpoint: work directory or checkpoint directory of the encoder that searches for
         candidates, instead of --rankings.
       rankings: run file with the candidates, from bm25 search, search, fuse or rerank, instead of

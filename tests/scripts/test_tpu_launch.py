@@ -239,7 +239,7 @@ def test_wrong_usage(launch, arguments, environment, code, message):
         (["train", "--workdir", "gs://b/x"], {}, "a config before its options, got --workdir"),
         (["create"], {"QR": "q", "ACCELERATOR": "v5e:4x4"}, "v5e:4x4, a name of t5x-lite plan"),
         (["create"], {"QR": "q", "ACCELERATOR": "v4-8", "SLICES": "x"}, "SLICES is x; set it to"),
-        *(([word, "now"], {"QR": "q"}, f"{word} takes no words, got now") for word in ALONE),
+        *(([word, "now"], {"QR": "q"}, f"{word} takes no arguments, got now") for word in ALONE),
         (["fly"], {}, "no command fly; the commands are create, describe, setup, train"),
     ],
 )
