@@ -49,7 +49,7 @@ import tyro
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.files import LONGEST_LINE, write_atomically
+from t5x_lite.core.files import LONGEST_LINE, made_directory, write_atomically, writing
 from t5x_lite.core.jobs import resumable_directory
 from t5x_lite.core.option_types import (
     SHARED,
@@ -457,6 +457,8 @@ def mine(
             search = EncoderSearch(checkpoint, inputs, encoder, vectors=vectors, folder=folder)
             found = _of_search(search, inputs, rules)
         report = _Report()
+        with writing(output):
+            held.enter_context(made_directory(Path(output).parent))
         with writer(output) as file:
             for record in _records(inputs, found, rules, report, rescore=rescore):
                 file.write(record)

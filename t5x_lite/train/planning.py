@@ -425,10 +425,14 @@ def _steps(
 
 
 def _examples(batch: Mapping[str, np.ndarray]) -> int:
-    """Return the number of examples in a batch; a packed row contains several examples."""
+    """Return the number of examples in a batch.
+
+    A packed row contains several examples. A row with several texts, such as a query with its
+    passages, is one example.
+    """
     segments = [array for name, array in batch.items() if name.endswith("segment_ids")]
     if segments:
-        return int(max(array.max(axis=-1).sum() for array in segments))
+        return int(max(array.reshape(len(array), -1).max(axis=1).sum() for array in segments))
     return len(next(iter(batch.values())))
 
 

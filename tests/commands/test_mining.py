@@ -329,6 +329,17 @@ def test_a_teachers_scores_stay_unless_told_otherwise(tmp_path, run, rescore):
     assert (lines[1]["pos_scores"], lines[1]["neg_scores"]) == ([2.0], [4.0, 3.0])
 
 
+def test_the_directory_of_the_output_is_made(beir, run, tmp_path):
+    lines, _ = mined(tmp_path / "new" / "mined" / "train.jsonl", beir, rankings=run, rules=TOP)
+    assert lines[0]["neg_ids"] == ["4", "2", "6"]
+    write_run(run, [Ranking("unknown", ranked([("1", 1.0)]))])
+    with pytest.raises(InputError, match="does not contain this query"):
+        mine(str(beir), output=str(tmp_path / "wrong" / "train.jsonl"), rankings=run)
+    assert not (tmp_path / "wrong").exists()
+    with pytest.raises(InputError, match=r"train\.jsonl: cannot be written"):
+        mine(str(beir), output=f"{run}/train.jsonl", rankings=run)
+
+
 def test_rules_are_options(beir, run, tmp_path):
     line = f"mine --input {beir} --output {tmp_path}/m.jsonl --rankings {run} --first 0 --last 7"
     assert main([*line.split(), "--negatives", "2", "--take", "top", "--margin", "2"]) == 0

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.core.errors import InputError
+from t5x_lite.train import planning
 from t5x_lite.train.planning import rehearse
 
 
@@ -48,3 +50,14 @@ def test_of_a_run_that_is_there(tiny_run, tiny_experiment):
     said = rehearse(dataclasses.replace(tiny_experiment, workdir=str(tiny_run), steps=20))
     assert f"start: resumes from step 10 of {tiny_run}" in said
     assert sorted(path.name for path in tiny_run.rglob("*")) == before
+
+
+def test_a_row_of_a_query_and_passages_is_one_example():
+    groups = {
+        "query_segment_ids": np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]]),
+        "passage_segment_ids": np.array([[[1, 1], [1, 0]], [[1, 1], [0, 0]], [[0, 0], [0, 0]]]),
+    }
+    assert planning._examples(groups) == 2  # the last row is padding
+    packed = {"encoder_segment_ids": np.array([[1, 1, 2, 3], [1, 2, 2, 0]])}
+    assert planning._examples(packed) == 5
+    assert planning._examples({"labels": np.zeros((4, 2))}) == 4
