@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import io
 import json
 import sys
 import types
@@ -16,10 +17,12 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.tracking import Tracking
 from t5x_lite.data.formats.rankings import read_run
 from t5x_lite.data.formats.vectors import VectorShards
+from t5x_lite.layouts import Groups
+from t5x_lite.objectives.m3 import m3
 from t5x_lite.train import measuring
 from t5x_lite.train.training import train
 from tests.docs.commands import ROOT, blocks, command_lines
-from tests.encoder_checkpoint import write_checkpoint
+from tests.encoder_checkpoint import write_checkpoint, write_ranker
 
 SHORT = {"finetune": ["--steps", "4", "--data.batch-size", "4", "--evaluation.period", "2"]}
 """Options that make the runs of a page short."""
@@ -222,6 +225,103 @@ def test_adapters_of_a_small_bert(page, words, changed, tmp_path, monkeypatch):
     files = ["--input", "texts.jsonl", "--output", answers]
     assert main(["predict", "--checkpoint", workdir, *files]) == 0
     assert json.loads(Path(answers).read_text())["prediction"] in ("negative", "positive")
+    if page == "adapters":
+        assert main(["export", "adapter", workdir, "exported", "--base-name", "me/bert"]) == 0
+        card = Path("exported/README.md").read_text()
+        assert 'base_model: "me/bert"' in card
+        assert "SST-2" in card or "sst2" in card
+        assert main(["push", "exported", "me/adapter", "--dry-run"]) == 0
+
+
+@pytest.mark.slow
+def test_adapters_of_a_retriever(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    write_checkpoint(tmp_path / "work", "bert")
+    pairs = "".join(f'{{"query": "{x}", "pos": ["{x} b"]}}\n' for x in "aecdfghi")
+    Path("PAIRS").mkdir()
+    for split in ("train", "validation"):
+        Path(f"PAIRS/{split}.jsonl").write_text(pairs)
+    train, *rest = command_lines(next(b for b in guide("train_retriever") if "dpr_lora" in b.text))
+    lengths = ["--data.inputs-length", "8", "--data.targets-length", "8"]
+    assert main([*train, *SHORT["finetune"], *lengths]) == 0
+    for args in rest:
+        assert main(args) == 0, args
+    texts = ["a b", "c"]
+    expected = t5x_lite.load("work/dpr_lora").encode(texts)
+    for again in ("work/dpr_merged", "work/dpr_again"):
+        np.testing.assert_allclose(t5x_lite.load(again).encode(texts), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_adapter_for_each_text(tmp_path, monkeypatch, capsys, tiny_run):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/t5_small").symlink_to(tiny_run)
+    args = [
+        "--model",
+        "init",
+        "--init",
+        "work/t5_small",
+        "--steps",
+        "3",
+        "--workdir",
+        "work/rte_t5",
+    ]
+    Path("tiny.json").write_text((tiny_run / "config.json").read_text())
+    assert main(["train", "tiny.json", *args, "--adapters.add", "rte = lora(r=2)"]) == 0
+    (tmp_path / "work/mnli_rte").symlink_to(tmp_path / "work/rte_t5")
+    shell, code = (b for b in guide("several_tasks") if '"rte"' in b.text)
+    record, (line,) = shell.text.split("'")[1], command_lines(shell)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{record}\n".encode())))
+    capsys.readouterr()
+    assert main(line) == 0
+    answer = json.loads(capsys.readouterr().out)
+    found = []
+    shown = code.text.replace("model.generate(", "found.append(model.generate(") + ")"
+    exec(shown, {"t5x_lite": t5x_lite, "found": found})
+    assert len(found[0]) == 2
+    inputs = json.loads(record)["inputs"]
+    model = t5x_lite.load("work/t5_small")
+    model.add_adapter("rte", "work/rte_t5")
+    assert model.generate([inputs], adapters=["rte"]) == [answer["prediction"]]
+
+
+def test_a_prompt_from_text(tmp_path, monkeypatch, capsys, tiny_vocabulary):
+    from t5x_lite.adapters.grammar import parse_module
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work/t5_small/files").mkdir(parents=True)
+    (tmp_path / "work/t5_small/files/vocabulary").symlink_to(tiny_vocabulary.parent)
+    page = ROOT / "docs" / "reference" / "adapter_methods.md"
+    (code,) = (block.text for block in blocks(page) if "prompt(" in block.text)
+    exec(code, {})
+    option = capsys.readouterr().out.strip()
+    prompt = parse_module(option.removeprefix("--adapters.add '").removesuffix("'"))
+    assert (prompt.length, prompt.init) == (20, "vocab")
+    assert len(prompt.ids) > 3
+
+
+@pytest.mark.slow
+def test_search_by_several_heads(tmp_path, monkeypatch):
+    """Candidates by vectors and terms, and the exact late interaction of the best."""
+    pytest.importorskip("pytrec_eval")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    write_ranker(
+        tmp_path / "work", objective=m3(specials=(0, 1, 2, 3), vector_size=4), layout=Groups()
+    ).rename("work/bge_m3")
+    Path("BEIR/scifact/qrels").mkdir(parents=True)
+    for name, words in (("corpus", "abcdefgh"), ("queries", "aek")):
+        lines = [json.dumps({"_id": f"{name[0]}{x}", "text": f"{x} b"}) for x in words]
+        Path(f"BEIR/scifact/{name}.jsonl").write_text("\n".join(lines) + "\n")
+    qrels = "query-id\tcorpus-id\tscore\nqa\tca\t1\nqe\tce\t1\n"
+    Path("BEIR/scifact/qrels/test.tsv").write_text(qrels)
+    for args in command_lines(guide("bge_m3")[0]):
+        if args[0] != "import":
+            assert main(args) == 0, args
+    ways = {path.stem for path in Path("work/scifact_runs").glob("*.trec")}
+    assert ways == {"dense", "lexical", "multi_vector", "dense_lexical", "all"}
 
 
 @pytest.mark.slow
