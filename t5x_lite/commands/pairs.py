@@ -613,7 +613,7 @@ class _Report:
         if self._replaced:
             _logger.warning(
                 "%d queries of --input had negatives, which the mined negatives replace; to train "
-                "on both, add the earlier negatives to the field \"neg\" of the output",
+                'on both, add the earlier negatives to the field "neg" of the output',
                 self._replaced,
             )
         if self._few:

@@ -345,7 +345,7 @@ def test_a_config_that_the_workers_do_not_have(launch, arguments):
     (note,) = launch(*start, DRY_RUN="1").stderr.splitlines()
     assert note.startswith("note: configs/mine.py is not in the last commit here; commit it")
     assert launch(*arguments, "configs/tiny_pretrain.py", DRY_RUN="1").stderr == ""
-    assert launch(*arguments, "/home/me/mine.py", DRY_RUN="1").stderr == ""
+    assert launch(*arguments, "/srv/mine.py", DRY_RUN="1").stderr == ""
 
 
 @pytest.mark.parametrize("option", [["--workdir", "/tmp/run"], ["--workdir=run"]])
