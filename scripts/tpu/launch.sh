@@ -37,8 +37,7 @@
 set -euo pipefail
 
 usage() {
-  sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" >&2
-  exit 2
+  sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}"
 }
 
 fail() {
@@ -46,7 +45,10 @@ fail() {
   exit 2
 }
 
-[[ $# -ge 1 && "$1" != -h && "$1" != --help && "$1" != help ]] || usage
+case "${1:-}" in
+  '') usage >&2 && exit 2 ;;
+  -h | --help | help) usage && exit ;;
+esac
 name=${QR:-${TPU:-}}
 [[ -n "$name" ]] || fail "no slice is named; set TPU to the name of the slice, or QR to that of the queued resource"
 [[ -n "${ZONE:-}" ]] || fail "no zone is named; set ZONE to the zone of the slice, such as us-west4-a"
