@@ -46,7 +46,7 @@ def test_unbalanced_classes(tmp_path, monkeypatch, caplog):
     (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     caplog.set_level("INFO", logger="t5x_lite")
     run(guide("classes")[0])
-    config = json.loads((tmp_path / "work/reviews/config.json").read_text())
+    config = json.loads((tmp_path / "work/review_classes/config.json").read_text())
     no, yes = config["objective"]["class_weights"]
     assert 0.6 < no < 0.7 < 1.8 < yes < 2.3
     metrics = json.loads((tmp_path / "work/results/metrics.json").read_text())
@@ -55,7 +55,7 @@ def test_unbalanced_classes(tmp_path, monkeypatch, caplog):
     assert list(classes["classes"]) == ["no", "yes"]
     macro = classes["averages"]["macro average"]["f1"]
     assert metrics["validation/macro_f1"] == pytest.approx(macro)
-    assert "<h2>Classes</h2>" in (tmp_path / "work/reviews/report.html").read_text()
+    assert "<h2>Classes</h2>" in (tmp_path / "work/review_classes/report.html").read_text()
     weights = ["--objective.class-weights", "1", "2", "3"]
     args = command_lines(guide("classes")[0])[0]
     kept = args[: args.index("--workdir")]
