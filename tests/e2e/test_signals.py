@@ -37,7 +37,15 @@ _SECONDS = 12.0
 _TRAINING = ("train", "finetune")
 _TRAINING_SECONDS = 18.0
 """The same of commands that train: before the first step they have 15 s, in `train.stopping`."""
-_BAD = ("Traceback", "Exception ignored", "Fatal", "Segmentation", "core dumped", "Aborted", "(--debug")
+_BAD = (
+    "Traceback",
+    "Exception ignored",
+    "Fatal",
+    "Segmentation",
+    "core dumped",
+    "Aborted",
+    "(--debug",
+)
 _RESUMED = (".partial", ".partial.json", ".npz")
 _DIRECTORIES = ("train", "finetune", "c4", "refresh", "evaluate-suite")
 """Commands that resume in their output directory."""
