@@ -281,15 +281,20 @@ parse_start() {
   started="${settings}RESTART_WAIT=${RESTART_WAIT:-120} $worker $verb $restarts $(printf '%q ' "${arguments[@]}")"
 }
 
-# Says that a preemption deletes the work directory, and that a config of this machine is not the
-# workers' one, because setup installs the last commit.
+# Says that no work directory is kept, and that a config of this machine is not the workers' one,
+# because setup installs the last commit.
 note_config() {
-  local word last='' top
+  local word workdir='' last='' top
   for word in "${arguments[@]}"; do
-    [[ "$last $word" != --workdir\ * && "$word" != --workdir=* || "$word" == *://* ]] ||
-      echo "note: the work directory is on the disks of the workers, which a preemption deletes; use gs://BUCKET/NAME" >&2
+    [[ "$last" != --workdir ]] || workdir=$word
+    [[ "$word" != --workdir=* ]] || workdir=${word#*=}
     last=$word
   done
+  if [[ "$1" == train && -z "$workdir" && "${arguments[0]}" == *.py ]]; then
+    echo "note: without --workdir gs://BUCKET/NAME nothing is saved, unless the config names a directory" >&2
+  elif [[ -n "$workdir" && "$workdir" != *://* ]]; then
+    echo "note: the work directory is on the disks of the workers, which a preemption deletes; use gs://BUCKET/NAME" >&2
+  fi
   top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
   git -C "$top" rev-parse --quiet --verify HEAD > /dev/null 2>&1 || return 0
   for word in "${arguments[@]}"; do
@@ -381,7 +386,7 @@ case "$command" in
   train | run)
     parse_start "$command" "$@"
     reachable
-    note_config
+    note_config "$command"
     on "${target[@]}" -- "$started"
     ;;
   restart)
@@ -395,7 +400,7 @@ case "$command" in
     create_again ${options[@]+"${options[@]}"}
     wait_until_active
     setup
-    note_config
+    note_config "$1"
     on "${target[@]}" -- "$started"
     ;;
   logs)

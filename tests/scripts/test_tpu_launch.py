@@ -72,7 +72,7 @@ def test_a_run_starts_once_and_is_stopped_by_a_signal(launch, tmp_path):
     assert "no run" in launch("status").stdout
     started = launch("train", "a config.py", "--workdir", "gs://b/x y")
     assert started.returncode == 0, started.stderr
-    again = launch("train", "configs/tiny_pretrain.py")
+    again = launch("train", "configs/tiny_pretrain.py", "--workdir", "gs://b/w")
     assert again.returncode == 1
     assert again.stderr == "a run goes on already: stop it first\n"
     assert "a run goes on" in launch("status").stdout
@@ -326,7 +326,7 @@ def test_a_machine_without_gcloud(launch, tmp_path):
 def test_any_command_runs_as_train_does(launch, tmp_path):
     home = tmp_path / "worker"
     assert launch("run", "t5x-lite", "evaluate", "gs://b/a b.json").returncode == 0
-    again = launch("train", "configs/tiny_pretrain.py")
+    again = launch("train", "configs/tiny_pretrain.py", "--workdir", "gs://b/w")
     assert again.stderr == "a run goes on already: stop it first\n"
     assert launch("stop").returncode == 0
     wait_until(lambda: "no run" in launch("status").stdout)
@@ -343,15 +343,22 @@ def test_a_config_that_the_workers_do_not_have(launch, arguments):
     start = (*arguments, "configs/mine.py", "--workdir", "gs://b/mine.py")
     (note,) = launch(*start, DRY_RUN="1").stderr.splitlines()
     assert note.startswith("note: configs/mine.py is not in the last commit here; commit it")
-    assert launch(*arguments, "configs/tiny_pretrain.py", DRY_RUN="1").stderr == ""
-    assert launch(*arguments, "/srv/mine.py", DRY_RUN="1").stderr == ""
+    for config in ("configs/tiny_pretrain.py", "/srv/mine.py"):
+        assert launch(*arguments, config, "--workdir", "gs://b/w", DRY_RUN="1").stderr == ""
 
 
-@pytest.mark.parametrize("option", [["--workdir", "/tmp/run"], ["--workdir=run"]])
-def test_a_work_directory_on_the_workers(launch, option):
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--workdir", "/tmp/run"], "the work directory is on the disks of the workers"),
+        (["--workdir=run"], "the work directory is on the disks of the workers"),
+        ([], "without --workdir gs://BUCKET/NAME nothing is saved"),
+    ],
+)
+def test_a_work_directory_that_is_not_kept(launch, option, message):
     start = ("train", "configs/tiny_pretrain.py", *option, "--steps", "3")
     (note,) = launch(*start, DRY_RUN="1").stderr.splitlines()
-    assert note.startswith("note: the work directory is on the disks of the workers")
+    assert note.startswith(f"note: {message}")
 
 
 def test_a_config_with_changes_that_are_not_committed(launch, tmp_path, monkeypatch):
@@ -361,7 +368,8 @@ def test_a_config_with_changes_that_are_not_committed(launch, tmp_path, monkeypa
     git = ["git", "-C", "here", "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
         subprocess.run([*git, *words], check=True)
-    words, options = ["here/scripts/tpu/launch.sh", "train", "a.py"], {"capture_output": True}
+    words = ["here/scripts/tpu/launch.sh", "train", "a.py", "--workdir=gs://b/w"]
+    options = {"capture_output": True}
     options["env"] = {**os.environ, "TPU": "slice", "ZONE": "zone", "DRY_RUN": "1"}
     assert subprocess.run(words, **options).stderr == b""
     (tmp_path / "here" / "a.py").write_text("new")
