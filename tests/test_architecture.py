@@ -1,6 +1,7 @@
 """The rules of docs/adr that no other tool checks: names, sizes, seams, imports at run time."""
 
 import ast
+import functools
 import os
 import pathlib
 import re
@@ -133,6 +134,12 @@ def test_files_above_900_lines_are_reported():
             warnings.warn(f"{name} has {length} lines; does it have two subjects?", stacklevel=1)
 
 
+@functools.cache
+def parsed(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def code_lines(path: pathlib.Path) -> tuple[int, int]:
     """The lines of code of a file, without docstrings, comments and blanks; and its imports."""
     code, imports = set(), set()
@@ -141,7 +148,7 @@ def code_lines(path: pathlib.Path) -> tuple[int, int]:
         for token in tokenize.generate_tokens(file.readline):
             if token.type not in skipped | {tokenize.ENDMARKER}:
                 code.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         lines = range(getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) + 1)
         if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
             code.difference_update(lines)
@@ -172,8 +179,7 @@ def test_one_step_is_read_in_twelve_files():
 
 def test_docstrings_are_a_third_of_the_code():
     """The goal of the design; the number is lowered, never raised."""
-    text = [path.read_text() for path in python_files("t5x_lite")]
-    docs = sum(docstring_lines(ast.parse(one)) for one in text)
+    docs = sum(docstring_lines(parsed(path)) for path in python_files("t5x_lite"))
     code = sum(code_lines(path)[0] for path in python_files("t5x_lite"))
     assert docs <= 0.311 * code
 
@@ -198,7 +204,7 @@ def test_the_functional_dialect_of_flax():
     violations = [
         f"{package_path(path)} {violation}"
         for path in python_files("t5x_lite")
-        for violation in nnx_violations(ast.parse(path.read_text()))
+        for violation in nnx_violations(parsed(path))
     ]
     assert violations == []
 
@@ -207,9 +213,7 @@ def test_flax_is_imported_in_the_layers_of_modules_only():
     importers = {
         package_path(path)
         for path in python_files("t5x_lite")
-        if any(
-            name.split(".")[0] == "flax" for name in imported_modules(ast.parse(path.read_text()))
-        )
+        if any(name.split(".")[0] == "flax" for name in imported_modules(parsed(path)))
     }
     assert {name for name in importers if name.split("/")[0] not in FLAX_PACKAGES} == set()
 
@@ -218,7 +222,7 @@ def test_no_sharing_goes_through_signatures():
     threaded = {
         f"{package_path(path)}: {function.name}"
         for path in python_files("t5x_lite")
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in ast.walk(parsed(path))
         if isinstance(function, ast.FunctionDef)
         for argument in (*function.args.args, *function.args.kwonlyargs)
         if argument.arg in {"shared", "tables", "lender", "lenders", "borrow"}
@@ -238,12 +242,12 @@ def test_a_run_asks_configs_and_does_not_look_at_their_types():
         node.name
         for root in CONFIG_ROOTS
         for path in python_files(f"t5x_lite/{root}")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef)
     }
     found = []
     for path in python_files(*RUNNERS):
-        for call in ast.walk(ast.parse(path.read_text())):
+        for call in ast.walk(parsed(path)):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
                 continue
             names = {n.id for a in call.args[1:2] for n in ast.walk(a) if isinstance(n, ast.Name)}
@@ -262,7 +266,7 @@ def test_a_run_asks_configs_and_does_not_look_at_their_types():
 def test_layouts_are_not_compared_with_strings():
     found = []
     for path in python_files("t5x_lite", "tasks", "configs"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Compare):
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
                 if any(re.search(r"(data|arguments|job|self)\.layout(\.name)?$", s) for s in sides):
@@ -274,7 +278,7 @@ def test_layouts_are_not_compared_with_strings():
 def defined_names(path: pathlib.Path) -> set[str]:
     """What other modules may import of one, wherever in it the name is bound."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -316,7 +320,7 @@ def test_what_is_used_of_our_own_modules_exists():
     for path in python_files(*ours):
         if path.name == "test_renames.py":  # imports old names
             continue
-        nodes = list(ast.walk(ast.parse(path.read_text())))
+        nodes = list(ast.walk(parsed(path)))
         modules = imported_as(nodes)
         for node in nodes:
             wanted = []
@@ -346,7 +350,7 @@ def test_no_private_names_of_jax_and_flax():
     private = {
         f"{package_path(path)}: {name}"
         for path in python_files("t5x_lite")
-        for name in imported_modules(ast.parse(path.read_text()))
+        for name in imported_modules(parsed(path))
         if name.split(".")[0] in {"flax", "grain", "jax", "jaxlib", "optax", "orbax"}
         and any(part.startswith("_") for part in name.split("."))
     }
@@ -357,7 +361,7 @@ def test_tasks_are_short():
     for path in python_files("tasks"):
         if path.name != "__init__.py":
             assert len(path.read_text().splitlines()) <= 150, path.name
-            assert ast.get_docstring(ast.parse(path.read_text())), f"{path.name}: docstring"
+            assert ast.get_docstring(parsed(path)), f"{path.name}: docstring"
 
 
 def test_configs_are_declarations():
@@ -365,7 +369,7 @@ def test_configs_are_declarations():
     for path in python_files("configs"):
         if path.name == "__init__.py":
             continue
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         assert ast.get_docstring(tree), f"{path.name}: docstring"
         assert len(path.read_text().splitlines()) <= 60, path.name
         assert [node.lineno for node in ast.walk(tree) if isinstance(node, logic)] == [], path.name

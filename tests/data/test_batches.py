@@ -315,7 +315,7 @@ def test_data_in_memory_go_on_where_they_were(data, vocabulary, tmp_path, before
         other.restore(state)
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_batches_and_positions_are_the_same_on_1_2_and_4_processes(
     stream, vocabulary, monkeypatch, in_memory
 ):

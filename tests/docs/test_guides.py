@@ -135,6 +135,7 @@ def test_result_files_of_mteb(tmp_path, monkeypatch):
     assert found["scores"]["test"][0]["main_score"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_callback_ends_a_run(
     tmp_path, monkeypatch, tiny_experiment, compile_once, caplog, capsys
 ):

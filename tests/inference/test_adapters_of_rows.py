@@ -74,6 +74,7 @@ def one_by_one(model, ask):
     return found
 
 
+@pytest.mark.slow
 def test_vectors_and_states(bert):
     alone = one_by_one(bert, lambda texts, _: bert.encode(texts))
     mixed = bert.encode(TEXTS, adapters=NAMES)
@@ -84,6 +85,7 @@ def test_vectors_and_states(bert):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_log_likelihoods(t5):
     alone = one_by_one(t5, lambda texts, _: t5.score([(text, "the a") for text in texts]))
     mixed = t5.score([(text, "the a") for text in TEXTS], adapters=NAMES)
@@ -142,6 +144,7 @@ def test_wrong_names(t5, place):
         model.generate(["a"], adapters=["p"])
 
 
+@pytest.mark.slow
 def test_a_head_over_the_adapters_of_lines(tmp_path, compile_once):
     base = encoder_checkpoint.write_ranker(
         tmp_path,

@@ -130,6 +130,7 @@ assert embed.platforms == ("cpu", "cuda", "tpu") and "t5x_lite" not in sys.modul
     np.testing.assert_array_equal(np.array(json.loads(run.stdout), np.float32), expected)
 
 
+@pytest.mark.slow
 def test_heads_of_classes_tags_and_answers(tmp_path):
     heads = (Token(num_classes=3, labels=("O", "B-X", "I-X")), Span())
     objective = Classify(num_classes=2)

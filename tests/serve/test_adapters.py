@@ -87,6 +87,7 @@ def test_a_batch_of_requests_for_different_adapters(place, compile_once):
     np.testing.assert_allclose([one["log_likelihood"] for one in found], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_of_adapters_that_come_and_go(place, compile_once):
     live = live_of(place, "bert", "rte", "mrpc", seconds=0.0)
     asked = Asked(adapters=live.ids)

@@ -152,6 +152,7 @@ def grid(*rates):
     return ("--grid", f"{RATE}={','.join(map(str, rates))}")
 
 
+@pytest.mark.slow
 def test_arms_are_ranked_and_finished_runs_are_skipped(sweep):
     code, printed, trained = sweep(*grid(0.3, 0.1), "--seeds", "2")
     assert code == 0
@@ -253,7 +254,14 @@ def test_a_failed_run_is_reported_and_tried_again(sweep):
     assert "error" not in printed["arms"][0]["runs"][0]
 
 
-@pytest.mark.parametrize("error", [None, RuntimeError("threads ended"), Interrupted(15, 1)])
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        pytest.param(RuntimeError("threads ended"), marks=pytest.mark.slow),
+        pytest.param(Interrupted(15, 1), marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_ends_the_sweep(sweep, monkeypatch, error):
     """Also a signal during the last step, after which training returns as usual."""
     run = training.train

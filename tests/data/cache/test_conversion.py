@@ -134,6 +134,7 @@ def convert_killed(left, old, output):
     return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_resumes_to_equal_bytes(old, tmp_path):
     whole = convert_killed(0, old, tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
