@@ -103,6 +103,8 @@ accelerated() {
     fail "$command needs a type of slice; set ACCELERATOR to the type of a slice, such as v5litepod-16"
   [[ "$ACCELERATOR" != *:* ]] ||
     fail "ACCELERATOR is $ACCELERATOR, a name of t5x-lite plan; set it to gcloud's type of the slice, such as v5litepod-16"
+  [[ ! "$ACCELERATOR" =~ ^(v5litepod|v6e)- || "$ACCELERATOR" =~ -(1|4|8|16|32|64|128|256)$ ]] ||
+    fail "no slice $ACCELERATOR; the sizes of ${ACCELERATOR%%-*} are 1, 4, 8, 16, 32, 64, 128 and 256"
   [[ "${SLICES:-1}" =~ ^[1-9][0-9]*$ ]] ||
     fail "SLICES is $SLICES; set it to the number of slices, such as 2"
 }

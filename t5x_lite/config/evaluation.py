@@ -433,8 +433,8 @@ class Retrieval:
       pooling: "cls" or "mean"; None takes the objective's setting, or "mean".
       normalize: True to scale vectors to length 1, so that scores are cosines; None takes the
         objective's setting, or True.
-      query_length: maximum tokens of a query; None is data.inputs_length of the training, or
-        max_seq_length of an import.
+      query_length: maximum tokens of a query; None is data.inputs_length of the training. For an
+        import, None is max_seq_length, or 512 without one.
       document_length: maximum tokens of a document; None is data.targets_length of the training if
         its data.layout is Groups(), and otherwise as for query_length.
       query_prefix: text put before every query; None takes the checkpoint's prompt for queries, if

@@ -237,6 +237,7 @@ def test_usage(launch, arguments, code, stream):
         (["train", "a.py", "--restart", "20"], {}, "did you mean --restarts?"),
         (["train", "--workdir", "gs://b/x"], {}, "a config before its options, got --workdir"),
         (["create"], {"QR": "q", "ACCELERATOR": "v5e:4x4"}, "v5e:4x4, a name of t5x-lite plan"),
+        (["create"], {"QR": "q", "ACCELERATOR": "v5litepod-17"}, "the sizes of v5litepod are 1, 4"),
         (["create"], {"QR": "q", "ACCELERATOR": "v4-8", "SLICES": "x"}, "SLICES is x; set it to"),
         *(([word, "now"], {"QR": "q"}, f"{word} takes no arguments, got now") for word in ALONE),
         (["fly"], {}, "no command fly; the commands are create, describe, setup, train"),
