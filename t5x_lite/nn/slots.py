@@ -93,19 +93,34 @@ def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes
     """
     static: list[tuple[GraphDef, Axes]] = []
 
-    def init(key: Key) -> Params:
-        graphdef, params, axes = split(build(nnx.Rngs(params=key)))
+    def traced(key: Key) -> Params:
+        graphdef, params, axes = split(build(_streams(key)))
         static.append((graphdef, axes))
         return params
 
-    abstract = jax.eval_shape(init, jax.random.key(0))
+    abstract = jax.eval_shape(traced, jax.random.key(0))
     graphdef, axes = static[0]
     return graphdef, abstract, axes
 
 
 def init(build: Callable[[nnx.Rngs], nnx.Module], key: Key) -> Params:
     """Return a module's initial parameters; a pure function of the key, for `jax.jit`."""
-    return split(build(nnx.Rngs(params=key)))[1]
+    return split(build(_streams(key)))[1]
+
+
+class _Stream(nnx.RngStream):
+    """Flax's stream with a faster count: `count[...] += 1` formats an error in each trace."""
+
+    def __call__(self) -> Key:
+        count = self.count.get_value()
+        self.count.set_value(count + 1)
+        return jax.random.fold_in(self.key.get_value(), count)
+
+
+def _streams(key: Key) -> nnx.Rngs:
+    rngs: Any = nnx.Rngs(params=key)
+    rngs.params = _Stream(key, tag="params")
+    return rngs
 
 
 def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int) -> Any:
@@ -115,9 +130,15 @@ def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int
     """
     if num < 1:
         raise ValueError(f"a stack of layers must have at least one layer, but num is {num}")
-    graphdef, _, _ = shapes(build)
-    params = jax.vmap(lambda key: init(build, key))(jax.random.split(rngs.params(), num))
-    module = bind(graphdef, params)
+    structures: list[GraphDef] = []
+
+    def initialized(key: Key) -> Params:
+        graphdef, params, _ = split(build(_streams(key)))
+        structures.append(graphdef)
+        return params
+
+    params = jax.vmap(initialized)(jax.random.split(rngs.params(), num))
+    module = bind(structures[0], params)
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Variable):
             unnamed = (None,) * (node.get_value().ndim - 1)

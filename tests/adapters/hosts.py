@@ -1,5 +1,7 @@
 """What the tests of adapters share: a tiny model of each family with its objective and a batch."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,10 +40,14 @@ HOSTS = {
 
 def learner(host, *adapters, **options):
     """The learner of a family's model, and its batch."""
-    model, objective, batch = HOSTS[host]
+    return _learner(host, adapters, **options), HOSTS[host][2]
+
+
+@functools.cache
+def _learner(host, adapters, **options):
+    model, objective, _ = HOSTS[host]
     optimizer = AdamW(schedule=Constant(value=0.05), weight_decay=0.3)
-    made = Learner.of(model, objective, adapters=adapters, optimizer=optimizer, **options)
-    return made, batch
+    return Learner.of(model, objective, adapters=adapters, optimizer=optimizer, **options)
 
 
 def random(shapes, *, seed=0):
