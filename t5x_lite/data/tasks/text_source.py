@@ -468,17 +468,20 @@ def _blocks(
     def texts(unit: Tensor) -> Dataset:
         return blocks(unit).unbatch()
 
-    @tf.autograph.experimental.do_not_convert
-    def wanted(block: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        mask = tf.fill(tf.shape(block["place"]), True) if keep is None else keep(block["text"])
-        return {name: values[mask] for name, values in block.items()}
-
     turns: Any = {"cycle_length": min(count, _OPEN), "block_length": 1}
     if shuffle is None:
         dataset = tf.data.Dataset.range(count).interleave(blocks, **turns)
     else:  # text by text, so that nearby texts come from different parts
         units = permuted_range(count, shuffle)
         dataset = units.interleave(texts, **turns).batch(LINES)
+    if keep is None:
+        return dataset
+
+    @tf.autograph.experimental.do_not_convert
+    def wanted(block: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        kept = tf.squeeze(tf.where(keep(block["text"])), axis=1)
+        return {name: tf.gather(values, kept) for name, values in block.items()}
+
     return dataset.map(wanted, num_parallel_calls=tf.data.AUTOTUNE)
 
 
