@@ -1,108 +1,212 @@
-"""A pilot: full fine-tuning beside each method of adapters/, on SST-2, one seed.
+"""Full fine-tuning and each adapter method from one base: tuned rates, seeds, paired intervals.
 
-    t5x-lite train configs/pretrain/bert_tiny.py --data.directory TEXT --data.vocabulary vocab.txt \
-        --data.inputs-length 32 --data.batch-size 128 --steps 1500 \
-        --optimizer.schedule.total-steps 1500 --optimizer.schedule.warmup-steps 150 \
-        --workdir WORK/bert
-    python scripts/bench/adapt_study.py --data-directory GLUE --base WORK/bert --output WORK/arms \
-        --vocabulary vocab.txt [--methods full lora ia3] [--steps 1000]
+    python scripts/bench/adapt_study.py --base BASE --table CORPUS/sections --output WORK \
+        [--rows 10000] [--steps 600] [--seeds 0 1 2] [--methods full head lora] [--report]
+    python scripts/bench/adapt_study.py ... --plot adapter-order.svg
 
-Every arm begins from the base, sees the same batches for --steps steps, and is evaluated on the
-validation split at the end; "head" trains the classifier alone. A module's rate is that of its
-paper, or near, and falls to 0.
+BASE is a checkpoint of an encoder, TABLE a folder with {train,validation,test}.jsonl of
+{"text", "label"}, such as CORPUS/sections of corpus.py. Each seed has --rows training rows of its
+own, which all methods share, and the same batches. The rate of a method is the best of three by the
+accuracy on the validation rows of the first seed; "head" trains the classifier alone.
 
-Each arm has a work directory below --output, named by its method: one that is there is not
-repeated, and one that was stopped goes on. Two run at once, each on a core of its own. One JSON
-line for each method that is there, and with --report these lines alone. One seed tells no order: a
-gap below the spread of seeds is none.
+All runs are `t5x-lite finetune`, and the accuracies those of `t5x-lite predict` on the test rows. A
+run that is there is not repeated, and one that was killed goes on. Two run at once, each on a core.
+
+The last lines are one JSON line for each method: its rate, its mean accuracy, and the difference
+from full fine-tuning with a 95 % interval of a bootstrap over seeds and test rows, paired. The gate
+is that full fine-tuning is at least 10 points better than the head alone.
 """
 
 import argparse
+import dataclasses
 import json
-import time
+import random
 from pathlib import Path
 
-from arms import Arm, run_all
+import numpy as np
+from arms import Arm, Made, merged, run_all, t5x_lite
+from gpu_study import interval
 
 METHODS: dict[str, tuple[str, float]] = {
     "full": ("", 3e-4),
-    "head": ("", 1e-3),
-    "lora": ("x = lora(r=8)", 1e-3),
-    "dora": ("x = lora(r=8, dora=True)", 1e-3),
-    "seq_bn": ("x = seq_bn(reduction=4)", 1e-3),
-    "double_seq_bn": ("x = double_seq_bn(reduction=4)", 1e-3),
-    "par_bn": ("x = par_bn(reduction=4)", 1e-3),
-    "compacter": ("x = compacter(reduction=4)", 3e-3),
-    "compacter_plus_plus": ("x = compacter_plus_plus(reduction=4)", 3e-3),
-    "ia3": ("x = ia3()", 3e-3),
-    "bitfit": ("x = bitfit()", 1e-3),
+    "head": ("", 3e-3),
+    "lora": ("x = lora(r=8)", 3e-3),
+    "seq_bn": ("x = seq_bn(reduction=4)", 3e-3),
+    "par_bn": ("x = par_bn(reduction=4)", 3e-3),
+    "ia3": ("x = ia3()", 1e-2),
+    "bitfit": ("x = bitfit()", 3e-3),
+    "prefix": ("x = prefix(length=10)", 3e-3),
     "layers": ("x = layers(last=2)", 3e-4),
+    "dora": ("x = lora(r=8, dora=True)", 3e-3),
+    "compacter": ("x = compacter(reduction=4)", 1e-2),
 }
-"""Name -> the line of --adapters.add, and the learning rate."""
-
-TRAIN = {"head": ("heads/.*",)}
-"""Name -> what is trained of the model itself, where it is not all."""
-
-
-def arm(options: argparse.Namespace, method: str) -> Arm:
-    """The run of a method."""
-    line, rate = METHODS[method]
-    schedule = "--optimizer.schedule."
-    return Arm(
-        Path(options.output) / method,
-        options.steps,
-        (
-            options.config,
-            *("--data.directory", options.data_directory),
-            *("--data.vocabulary", options.vocabulary),
-            *("--init", options.base, "--seed", "0"),
-            *(f"{schedule}peak", str(rate), f"{schedule}total-steps", str(options.steps)),
-            *(f"{schedule}warmup-steps", str(options.steps // 10)),
-            *("--evaluation.period", str(options.steps)),
-            *(("--adapters.add", line) if line else ()),
-            *(("--train", *TRAIN[method]) if method in TRAIN else ()),
-        ),
-    )
+"""Name -> value of --adapters.add, and the middle one of the three rates."""
+RATES = (1 / 3, 1.0, 3.0)
+MAIN = ("full", "head", "lora", "seq_bn", "ia3", "bitfit", "prefix")
+HELD, TESTED = 1000, 2000
 
 
-def sizes(workdir: Path) -> dict[str, int]:
-    """Bytes of what a run's newest checkpoint holds of the parameters."""
-    newest = max((workdir / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
-    files = (path for path in (newest / "params").rglob("*") if path.is_file())
-    return {"params_bytes": sum(path.stat().st_size for path in files)}
+@dataclasses.dataclass(frozen=True)
+class FineTuning(Arm):
+    """A run of `t5x-lite finetune`; its arguments have no config."""
+
+    def command(self) -> list[str]:
+        """Trains, or resumes."""
+        compiled = ("--compilation-cache", str(self.workdir.parent.parent / "compiled"))
+        own = ("--workdir", str(self.workdir), "--steps", str(self.steps))
+        return t5x_lite("finetune", *merged((*compiled, *self.arguments)), *own)
 
 
-def report(options: argparse.Namespace) -> None:
-    """Prints a JSON line for each method that is there."""
-    for method in options.methods:
-        each = arm(options, method)
-        if each.done():
-            accuracy = each.last("validation/accuracy")
-            line = {"method": method, "module": METHODS[method][0], "rate": METHODS[method][1]}
-            line |= {"steps": options.steps, "accuracy": accuracy, **sizes(each.workdir)}
-            print(json.dumps(line), flush=True)
+def lines_of(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class Study:
+    """All runs and where they are."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.output, self.table = Path(options.output), Path(options.table)
+
+    def write_rows(self) -> None:
+        """Write the rows of each seed, and the test rows, which are written last."""
+        if (self.output / "test.jsonl").exists():
+            return
+        splits = {name: lines_of(self.table / f"{name}.jsonl") for name in ("train", "validation")}
+        tests = random.Random(0).sample(lines_of(self.table / "test.jsonl"), TESTED)
+        labels = sorted({row["label"] for row in splits["train"]})
+        for seed in self.options.seeds:
+            folder = self.output / "rows" / str(seed)
+            folder.mkdir(parents=True, exist_ok=True)
+            rows = random.Random(seed).sample(splits["train"], self.options.rows)
+            # Each class is in the rows, so that all seeds have the same classes.
+            seen = {row["label"] for row in rows}
+            rows += [
+                next(r for r in splits["train"] if r["label"] == x) for x in labels if x not in seen
+            ]
+            held = random.Random(0).sample(splits["validation"], HELD)
+            for name, those in (("train", rows), ("validation", held)):
+                content = "".join(json.dumps(row) + "\n" for row in those)
+                (folder / f"{name}.jsonl").write_text(content, encoding="utf-8")
+        content = "".join(
+            json.dumps({"inputs": row["text"], "label": row["label"]}) + "\n" for row in tests
+        )
+        (self.output / "test.jsonl").write_text(content, encoding="utf-8")
+
+    def run(self, method: str, seed: int, rate: float) -> FineTuning:
+        steps = self.options.steps
+        line, _ = METHODS[method]
+        return FineTuning(
+            self.output / f"seed_{seed}" / f"{method}_{rate:.1e}",
+            steps,
+            (
+                *("--init", self.options.base, "--table", str(self.output / "rows" / str(seed))),
+                *("--inputs", "{text}", "--targets", "{label}", "--task", "classify"),
+                *("--data.inputs-length", str(self.options.length), "--seed", str(seed)),
+                *("--optimizer.schedule.peak", str(rate)),
+                *("--evaluation.period", str(steps), "--checkpoints.period", "200"),
+                *(("--adapters.add", line) if line else ()),
+                *(("--train", "heads/.*") if method == "head" else ()),
+            ),
+        )
+
+    def rates(self, method: str) -> list[float]:
+        return [METHODS[method][1] * factor for factor in RATES]
+
+    def best_rate(self, method: str) -> float:
+        """The rate with the best accuracy on the validation rows of the first seed."""
+        first = self.options.seeds[0]
+        found = {
+            rate: self.run(method, first, rate).last("validation/accuracy") or 0.0
+            for rate in self.rates(method)
+        }
+        return max(found, key=lambda rate: found[rate])
+
+    def predictions(self, method: str, seed: int) -> Made:
+        chosen = self.run(method, seed, self.best_rate(method)).workdir
+        output = chosen.with_suffix(".jsonl")
+        files = ("--input", str(self.output / "test.jsonl"), "--output", str(output))
+        return Made(output, ("predict", "--checkpoint", str(chosen), *files))
+
+    def run_all(self) -> None:
+        """Make everything that is not there yet."""
+        methods, (first, *others) = self.options.methods, self.options.seeds
+        tuned = [self.run(method, first, rate) for method in methods for rate in self.rates(method)]
+        run_all(tuned, at_once=2)
+        run_all([self.run(m, s, self.best_rate(m)) for s in others for m in methods], at_once=2)
+        run_all([self.predictions(m, s) for m in methods for s in self.options.seeds], at_once=2)
+
+    def right(self, method: str) -> np.ndarray | None:
+        """Whether each test row is right, of each seed [seeds, rows]; None if a run is missing."""
+        made = [self.predictions(method, seed) for seed in self.options.seeds]
+        if not all(each.done() for each in made):
+            return None
+        return np.array(
+            [[row["prediction"] == row["label"] for row in lines_of(each.output)] for each in made],
+            float,
+        )
+
+    def report(self) -> list[dict[str, object]]:
+        """One line for each method, best first."""
+        full, found = self.right("full"), []
+        for method in self.options.methods:
+            right = self.right(method)
+            if right is None or full is None:
+                continue
+            low, high = interval(right - full)
+            found.append(
+                {
+                    "method": method,
+                    "rate": self.best_rate(method),
+                    "accuracy": round(100 * right.mean(), 2),
+                    "by_seed": [round(100 * each, 2) for each in right.mean(axis=1)],
+                    "less_full": round(100 * (right - full).mean(), 2),
+                    "interval": [round(100 * low, 2), round(100 * high, 2)],
+                }
+            )
+        return sorted(found, key=lambda line: -float(str(line["accuracy"])))
+
+
+def plot(lines: list[dict[str, object]], path: str) -> None:
+    """Draw the accuracies; the same lines make the same file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "study", "svg.fonttype": "none", "font.size": 9})
+    figure, axis = plt.subplots(figsize=(5, 3), layout="constrained")
+    names = [str(line["method"]) for line in lines]
+    axis.barh(names, [float(str(line["accuracy"])) for line in lines], height=0.6)
+    axis.set(xlabel="test accuracy, %", xlim=(0, 100))
+    axis.invert_yaxis()
+    axis.grid(alpha=0.3, axis="x")
+    figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
 def main() -> None:
-    """Runs what is not there yet, until the minutes are over, and prints the lines."""
+    """Run what is not there yet, and print the lines."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data-directory", required=True, help="of GLUE, which holds SST-2")
-    parser.add_argument("--base", required=True, help="a work directory or a step directory")
-    parser.add_argument("--vocabulary", required=True)
+    parser.add_argument("--base", required=True, help="checkpoint of an encoder")
+    parser.add_argument("--table", required=True, help="folder of train, validation, test.jsonl")
     parser.add_argument("--output", required=True)
-    parser.add_argument("--config", default="configs/finetune/encoder_glue_tiny.py")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=30.0, help="no arm begins after these")
+    parser.add_argument("--methods", nargs="+", default=list(MAIN), choices=METHODS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--rows", type=int, default=10_000, help="training rows of each seed")
+    parser.add_argument("--steps", type=int, default=600, help="of 32 rows")
+    parser.add_argument("--length", type=int, default=64, help="tokens of a text")
     parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
+    parser.add_argument("--plot", help="file of the picture")
     options = parser.parse_args()
-    start = time.monotonic()
-    arms = [] if options.report else [arm(options, method) for method in options.methods]
-    for first in range(0, len(arms), 2):
-        if time.monotonic() - start > 60 * options.minutes:
-            break
-        run_all(arms[first : first + 2], at_once=2)
-    report(options)
+    study = Study(options)
+    if not options.report:
+        study.write_rows()
+        study.run_all()
+    lines = study.report()
+    for line in lines:
+        print(json.dumps(line), flush=True)
+    if options.plot:
+        plot(lines, options.plot)
 
 
 if __name__ == "__main__":

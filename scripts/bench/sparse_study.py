@@ -3,7 +3,7 @@
     python scripts/bench/sparse_study.py --data-directory GLUE --vocabulary vocab.txt \
         --base WORK/bert --output WORK/sparse [--arms lottery random] [--steps 600] [--seed 0]
 
-The base is a run of configs/pretrain/bert_tiny.py (scripts/bench/adapt_study.py has its command).
+The base is a run of configs/pretrain/bert_tiny.py.
 Arms, each named by what it is:
 
     full, head                          all weights, and the classifier alone
