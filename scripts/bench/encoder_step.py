@@ -1,4 +1,4 @@
-"""Train steps a second of RetroMAE and ELECTRA, beside the references' code shape in PyTorch.
+"""Train steps a second of MLM, RetroMAE and ELECTRA, beside the references' code shape in PyTorch.
 
     python scripts/bench/encoder_step.py [--shape tiny] [--threads 1 all] [--markdown]
     python scripts/bench/encoder_step.py --shape trifle --threads 1 --rounds 2 --steps 2
@@ -13,6 +13,7 @@ What the references compute, of transformers' modules in eager mode:
     rtd        ELECTRA and DeBERTaV3 in one joint step: ElectraForMaskedLM of half the width on the
                tables of ElectraForPreTraining (ES), its head at the masked positions only, as both
                codes have it; a multinomial draw; L_G + 50 L_D
+    mlm        masked language modeling: BertForMaskedLM, whose head reads all positions
 
 Both sides: the same sizes, the same rows of random tokens without padding, one word each (whole
 words are tokens), AdamW at a constant rate that decays no bias or norm, the gradient clipped at 1.
@@ -48,8 +49,8 @@ from t5x_lite import layouts
 RATE, CLIP, DECAY = 1e-4, 1.0, 0.01
 CLS, SEP, MASK, IGNORED = 101, 102, 103, -100
 BATCHES, DETECTION_WEIGHT = 4, 50.0
-RATIO = {"retromae": 0.3, "enhanced": 0.5, "basic": 0.7, "rtd": 0.15}
-OBJECTIVES = ("enhanced", "basic", "rtd")
+RATIO = {"retromae": 0.3, "enhanced": 0.5, "basic": 0.7, "rtd": 0.15, "mlm": 0.15}
+OBJECTIVES = ("enhanced", "basic", "rtd", "mlm")
 SIDES = ("ours", "eager", "sdpa")
 OURS = ("d_model", "d_ff", "num_heads", "num_layers", "vocab_size")
 THEIRS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", OURS[-1])
@@ -120,11 +121,13 @@ def collate(objective: str, tokens: np.ndarray, random: np.random.Generator) -> 
         positions = np.nonzero(masked)[1].reshape(rows, -1)
         inputs = np.where(masked & (fate < 0.85), MASK, tokens)
         return {"tokens": tokens, "inputs": inputs, "positions": positions}
-    masked = chosen(random, tokens.shape, RATIO["retromae"])
+    masked = chosen(random, tokens.shape, RATIO["mlm" if objective == "mlm" else "retromae"])
     others = np.roll(tokens, 1, axis=1)  # as random as any
     replaced = np.where(fate < 0.8, MASK, np.where(fate < 0.9, others, tokens))
     inputs, labels = np.where(masked, replaced, tokens), np.where(masked, tokens, IGNORED)
     batch = {"inputs": inputs, "labels": labels}
+    if objective == "mlm":
+        return batch
     if objective == "basic":
         masked = chosen(random, tokens.shape, RATIO["basic"])
         inputs, labels = np.where(masked, MASK, tokens), np.where(masked, tokens, IGNORED)
@@ -143,6 +146,7 @@ def our_experiment(work: dict) -> Any:
     from t5x_lite.data.config import Data
     from t5x_lite.models.encoder import BertConfig
     from t5x_lite.objectives.electra import Electra
+    from t5x_lite.objectives.masked_lm import MaskedLM
     from t5x_lite.objectives.retromae import RetroMAE
     from t5x_lite.optim.config import AdamW, Constant
 
@@ -153,6 +157,8 @@ def our_experiment(work: dict) -> Any:
         half = sizes_of(work, OURS, divided=2) | {"embedding_size": model.d_model}
         masks |= {"generator": model.replace(**half), "ratio": RATIO["rtd"]}
         objective: Any = Electra(**masks, discriminator_weight=DETECTION_WEIGHT)
+    elif work["objective"] == "mlm":
+        objective = MaskedLM(mask_id=MASK, ratio=RATIO["mlm"])
     else:
         masks |= {"decoder": work["objective"], "decoder_ratio": RATIO[work["objective"]]}
         objective = RetroMAE(**masks, logits_chunk=work["logits_chunk"] or None)
@@ -188,6 +194,8 @@ def our_step(work: dict) -> Callable[[], dict[str, float]]:
     names = {"encoder": "cross_entropy", "decoder": "decoder_cross_entropy"}
     if work["objective"] == "rtd":
         names = {"generator": "cross_entropy", "detection": "detection_loss"}
+    if work["objective"] == "mlm":
+        del names["decoder"]
     place = np.broadcast_to(np.arange(batch_of(work)[1], dtype=np.int32), batch_of(work))
     whole = {"encoder_segment_ids": np.ones_like(place), "encoder_positions": place}
     made = []
@@ -247,6 +255,20 @@ def their_retromae(work: dict) -> tuple[list[Any], Callable[[dict], dict]]:
     return [model, attention, middle, output], losses
 
 
+def their_mlm(work: dict) -> tuple[list[Any], Callable[[dict], dict]]:
+    """As `their_retromae`; the head reads all positions."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    model: Any = BertForMaskedLM(their_config(work, BertConfig))
+
+    def losses(batch: dict) -> dict:
+        rows = {"input_ids": batch["inputs"], "attention_mask": torch.ones_like(batch["inputs"])}
+        return {"encoder": model(**rows, labels=batch["labels"]).loss}
+
+    return [model], losses
+
+
 def their_rtd(work: dict) -> tuple[list[Any], Callable[[dict], dict]]:
     """As `their_retromae`."""
     import torch
@@ -286,7 +308,8 @@ def their_step(work: dict) -> Callable[[], dict[str, float]]:
     torch.set_num_threads(len(work["cores"]))
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    modules, losses = (their_rtd if work["objective"] == "rtd" else their_retromae)(work)
+    made_by = {"rtd": their_rtd, "mlm": their_mlm}.get(work["objective"], their_retromae)
+    modules, losses = made_by(work)
     params = list(torch.nn.ModuleList(modules).train().parameters())
     decayed, rest = [p for p in params if p.ndim > 1], [p for p in params if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": DECAY}, {"params": rest, "weight_decay": 0.0}]
