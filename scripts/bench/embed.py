@@ -239,6 +239,8 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES)
     parser.add_argument("--counts", type=int, nargs=2, default=[50_000, 200_000])
     options = parser.parse_args()
+    if options.texts <= 1024:
+        parser.error("--texts must be above 1,024: the first 1,024 are the few texts")
     {"speed": speed, "memory": memory, "side": side}[options.what](options)
 
 
