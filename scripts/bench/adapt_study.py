@@ -124,7 +124,7 @@ class Study:
 
     def predictions(self, method: str, seed: int) -> Made:
         chosen = self.run(method, seed, self.best_rate(method)).workdir
-        output = chosen.with_suffix(".jsonl")
+        output = chosen.with_name(f"{chosen.name}.jsonl")
         files = ("--input", str(self.output / "test.jsonl"), "--output", str(output))
         return Made(output, ("predict", "--checkpoint", str(chosen), *files))
 
