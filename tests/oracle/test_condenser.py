@@ -127,7 +127,7 @@ def test_losses_and_gradients_of_all_parameters(imported, objective, skip):
     for row, (positions, used) in enumerate(zip(slots.positions, slots.used, strict=True)):
         chosen[row, np.asarray(positions)[np.asarray(used) > 0]] = True
     assert chosen.sum() > 6
-    reference.zero_grad()
+    reference.double().zero_grad()  # float64, so only our rounding counts
     head, late, summaries = reference.losses(
         torch.tensor(np.asarray(inputs), dtype=torch.long),
         torch.tensor(np.asarray(batch["encoder_segment_ids"])),
@@ -170,7 +170,7 @@ def test_losses_and_gradients_of_all_parameters(imported, objective, skip):
 def check_close(ours, theirs, name):
     """Relative in L2; a key's bias has no gradient but rounding."""
     distance = np.linalg.norm(ours - theirs)
-    assert distance <= 1e-4 * np.linalg.norm(theirs) + 1e-7, (name, distance)
+    assert distance <= 5e-5 * np.linalg.norm(theirs) + 1e-7, (name, distance)
 
 
 def test_model_pt_goes_in_and_out_bit_for_bit(imported, tmp_path):
