@@ -22,6 +22,7 @@ import dataclasses
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from arms import Arm, Made, merged, run_all, t5x_lite
@@ -57,7 +58,7 @@ class FineTuning(Arm):
         return t5x_lite("finetune", *merged((*compiled, *self.arguments)), *own)
 
 
-def lines_of(path: Path) -> list[dict[str, str]]:
+def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 

@@ -306,7 +306,7 @@ def _as_used(experiment: Experiment) -> Experiment:
     """Return a model's config without a scan over layers on CPU, where the scan is slow."""
     if jax.default_backend() != "cpu":
         return experiment
-    model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
+    model = experiment.model.on_cpu()
     return dataclasses.replace(experiment, model=model)
 
 

@@ -112,7 +112,7 @@ class ModelConfig:
         """Return the config with layers compiled without a loop, if the model supports it."""
         return self
 
-    def on_cpu(self, *, dtype: str) -> Any:
+    def on_cpu(self) -> Any:
         """Return the config with the fastest settings for inference on a CPU."""
         return self
 

@@ -210,9 +210,8 @@ class EncoderConfig(ModelConfig):
     def unrolled(self) -> "EncoderConfig":
         return self.replace(unroll=True)
 
-    def on_cpu(self, *, dtype: str) -> "EncoderConfig":
-        plain = self.attention in ("auto", "plain") and not self.has_distances
-        heads = plain and dtype == "float32"
+    def on_cpu(self) -> "EncoderConfig":
+        heads = self.attention in ("auto", "plain") and not self.has_distances
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
 
     def forward_flops(self, shapes: RowShapes) -> int | None:

@@ -160,9 +160,8 @@ class StackConfig(ModelConfig):
     def unrolled(self) -> "StackConfig":
         return self.replace(unroll=True)
 
-    def on_cpu(self, *, dtype: str) -> "StackConfig":
-        plain = self.attention in ("auto", "plain")
-        heads = plain and dtype == "float32"
+    def on_cpu(self) -> "StackConfig":
+        heads = self.attention in ("auto", "plain")
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
 
     def layer_flops(self, length: int, *, across: int = 0) -> int:

@@ -67,7 +67,7 @@ def test_a_checkpoint_of_a_work_directory(tiny_run, tiny_experiment, loaded):
     assert loaded.step == 10
     assert loaded.directory == tiny_run / "checkpoints" / "10"
     workdir = str(tiny_run)
-    model = tiny_experiment.model.on_cpu(dtype="float32")
+    model = tiny_experiment.model.on_cpu()
     assert loaded.experiment == dataclasses.replace(tiny_experiment, workdir=workdir, model=model)
     assert (model.unroll, model.attention) == (True, "heads")
     assert loaded.vocabulary.size == 400
@@ -232,11 +232,11 @@ H200, TPU = "NVIDIA H200", "TPU v5 lite"
 @pytest.mark.parametrize(
     ("kind", "model", "data", "attention", "one_text"),
     [
-        # The kernel on TPU; cuDNN on NVIDIA GPUs in bfloat16; on CPU all heads, or one by one.
+        # The kernel on TPU; cuDNN on NVIDIA GPUs in bfloat16; one head at a time on CPUs.
         (TPU, {"family": "t5"}, {}, "pallas", False),
         (H200, {"family": "t5"}, {}, "cudnn", False),
         (H200, {"family": "t5"}, {"pack": False}, "cudnn", True),
-        ("cpu", {"family": "t5"}, {"pack": False}, "plain", False),
+        ("cpu", {"family": "t5"}, {"pack": False}, "heads", False),
         ("cpu", {"family": "t5", "dtype": "float32"}, {}, "heads", False),
         ("cpu", {"family": "bert", "dtype": "float32"}, {}, "plain", False),
         # The kernel for TPUs draws dropout for each query and key.

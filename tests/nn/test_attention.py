@@ -122,6 +122,22 @@ def test_one_head_at_a_time_is_attention(rows_of_bias):
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_one_head_at_a_time_in_bfloat16():
+    """Its products are in float32, so it is nearer to float32 than plain attention is."""
+    *inputs, cotangent = operands(dtype=jnp.bfloat16)
+    mask = MASKS["padding"]
+
+    def results(attention, *operands):
+        out, pullback = jax.vjp(lambda *x: attention(*x, mask), *operands)
+        return [np.asarray(x, np.float32) for x in (out, *pullback(cotangent.astype(out.dtype)))]
+
+    exact = results(softmax_attention, *(x.astype(jnp.float32) for x in inputs))
+    heads, plain = (results(each, *inputs) for each in (headwise_attention, softmax_attention))
+    for got, other, wanted in zip(heads, plain, exact, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2**-7, atol=2**-6)
+        assert np.abs(got - wanted).max() <= np.abs(other - wanted).max()
+
+
 def test_short_rows_and_draws_for_each_query_are_plain(monkeypatch):
     """One head at a time begins where it is faster."""
     query, key, value, bias, _ = operands()

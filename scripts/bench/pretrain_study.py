@@ -1,0 +1,337 @@
+"""Repeats, steps, sizes, schedules and ensembles of small BERTs: held-out loss and few labels.
+
+    python scripts/bench/pretrain_study.py --corpus CORPUS --vocabulary VOCABULARY --output WORK \
+        [--steps 1500] [--arms one_pass repeat_4 ...] [--report] [--plot repeats.svg]
+
+CORPUS is the output of corpus.py and VOCABULARY a vocab.txt with 8,000 pieces. Every arm pretrains
+the BERT of configs/pretrain/bert_tiny.py with other values (`ARMS`), on batches of 128 rows of 32
+tokens, and is fine-tuned on the sections of packages with 1,000 labels: `t5x-lite train`,
+`finetune` and `predict`. The fine-tunings of all arms share rows, steps and batches; the rate of
+each arm is the best of three by the accuracy on the validation rows of the first seed.
+
+A run that is there is not repeated, and one that was killed goes on. Two run at once, each on a
+core. The last lines are one JSON line for each arm: the held-out loss, the accuracy on test rows,
+and the difference from the arm `one_pass` with a 95 % interval of a bootstrap over fine-tuning
+seeds and test rows, paired. Then one line for each ensemble of four models that averages their
+logits: four fine-tunings of one pretraining, and one of each of four pretrainings, less the mean of
+their single models.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import json
+import math
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from adapt_study import FineTuning, lines_of
+from arms import Arm, Made, run_all
+from gpu_study import interval
+
+TOKENS_PER_WORD = 1.5
+ROWS, LENGTH = 128, 32
+PEAK, TUNING_RATES = 1e-3, (3e-4, 1e-3, 3e-3)
+LABELS, HELD, TESTED = 1000, 1000, 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """What is different in one pretraining.
+
+    Attributes:
+      width: times the width and the heads.
+      steps: times the steps.
+      passes: number of passes over the text that a part of the corpus needs for the same tokens.
+      schedule: learning rate after the warm-up: "linear" or "inverse_sqrt" decay.
+      seed: seed of parameters and batches.
+      seeds: seeds of its fine-tunings.
+    """
+
+    width: int = 1
+    steps: int = 1
+    passes: int = 1
+    schedule: str = "linear"
+    seed: int = 0
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+BASE = "one_pass"
+ARMS = {
+    BASE: Pretraining(seeds=(0, 1, 2, 3)),
+    "repeat_4": Pretraining(passes=4),
+    "repeat_16": Pretraining(passes=16),
+    "repeat_64": Pretraining(passes=64),
+    "repeat_256": Pretraining(passes=256),
+    "steps_4": Pretraining(steps=4),
+    "width_2": Pretraining(width=2),
+    "width_4": Pretraining(width=4),
+    "inverse_sqrt": Pretraining(schedule="inverse_sqrt"),
+    "seed_1": Pretraining(seed=1, seeds=(0,)),
+    "seed_2": Pretraining(seed=2, seeds=(0,)),
+    "seed_3": Pretraining(seed=3, seeds=(0,)),
+}
+SEPARATE = (BASE, "seed_1", "seed_2", "seed_3")
+
+CONFIG = """
+import dataclasses
+
+from configs.pretrain.bert_tiny import experiment as bert_tiny
+from t5x_lite.optim.config import InverseSquareRoot, Warmup
+
+schedule = Warmup(steps={warmup}, then=InverseSquareRoot(value={value}, warmup_steps={warmup}))
+optimizer = dataclasses.replace(bert_tiny.optimizer, schedule=schedule)
+experiment = dataclasses.replace(bert_tiny, optimizer=optimizer)
+"""
+
+
+class Study:
+    """All runs and where they are."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.output, self.corpus = Path(options.output), Path(options.corpus)
+        self.arms = {name: ARMS[name] for name in options.arms}
+
+    def write_files(self) -> None:
+        """Write parts of the corpus, the config and the rows of each seed; the test rows last."""
+        if (self.output / "test.jsonl").exists():
+            return
+        rows = []
+        for file in sorted((self.corpus / "train").glob("*.jsonl.gz")):
+            with gzip.open(file, "rt", encoding="utf-8") as lines:
+                rows += list(lines)
+        random.Random(0).shuffle(rows)
+        needed = self.options.steps * ROWS * LENGTH / TOKENS_PER_WORD
+        for passes in sorted({arm.passes for arm in ARMS.values()} - {1}):
+            words, part = 0, []
+            while words < needed / passes:
+                part.append(rows[len(part)])
+                words += len(json.loads(part[-1])["text"].split())
+            self._write(f"parts/{passes}/train/part.jsonl", part)
+            held_out = self.output / f"parts/{passes}/validation"
+            shutil.copytree(self.corpus / "validation", held_out, dirs_exist_ok=True)
+        warmup = self.options.steps // 10
+        values = {"warmup": warmup, "value": PEAK * math.sqrt(warmup)}
+        self._write("inverse_sqrt.py", [CONFIG.format(**values).lstrip()])
+        sections = self.corpus / "sections"
+        splits = {name: lines_of(sections / f"{name}.jsonl") for name in ("train", "validation")}
+        labels = sorted({row["label"] for row in splits["train"]})
+        for seed in sorted({seed for arm in ARMS.values() for seed in arm.seeds}):
+            chosen = random.Random(seed).sample(splits["train"], LABELS)
+            seen = {row["label"] for row in chosen}
+            others = [x for x in labels if x not in seen]
+            chosen += [next(row for row in splits["train"] if row["label"] == x) for x in others]
+            held = random.Random(0).sample(splits["validation"], HELD)
+            for name, those in (("train", chosen), ("validation", held)):
+                self._write(f"rows/{seed}/{name}.jsonl", [json.dumps(x) + "\n" for x in those])
+        tests = random.Random(0).sample(lines_of(sections / "test.jsonl"), TESTED)
+        named = [json.dumps({"inputs": x["text"], "label": x["label"]}) + "\n" for x in tests]
+        self._write("test.jsonl", named)
+
+    def pretraining(self, name: str) -> Arm:
+        arm, options = ARMS[name], self.options
+        steps = options.steps * arm.steps
+        linear = arm.schedule == "linear"
+        directory = self.corpus if arm.passes == 1 else self.output / f"parts/{arm.passes}"
+        schedule = {"peak": PEAK, "total-steps": steps, "warmup-steps": options.steps // 10}
+        model = {"d-model": 128, "d-ff": 512, "num-heads": 2}
+        changes = {
+            "data.directory": directory,
+            "data.vocabulary": options.vocabulary,
+            "data.batch-size": ROWS,
+            "data.inputs-length": LENGTH,
+            "objective.mask-id": 4,
+            "seed": arm.seed,
+            "evaluation.period": steps,
+            "evaluation.max-batches": 100,
+            "model.vocab-size": 8000,
+            "model.max-positions": LENGTH,
+            "model.dropout-rate": 0,
+            "model.attention-dropout-rate": 0,
+            **{f"model.{key}": value * arm.width for key, value in model.items()},
+            **({f"optimizer.schedule.{k}": v for k, v in schedule.items()} if linear else {}),
+        }
+        config = "configs/pretrain/bert_tiny.py" if linear else str(self.output / "inverse_sqrt.py")
+        flags = [part for key, value in changes.items() for part in (f"--{key}", str(value))]
+        return Arm(self.output / name, steps, (config, *flags))
+
+    def tuning(self, name: str, seed: int, rate: float) -> FineTuning:
+        steps = self.options.tuning_steps
+        return FineTuning(
+            self.output / "tuned" / f"{name}_{seed}_{rate:.0e}",
+            steps,
+            (
+                *("--init", str(self.pretraining(name).workdir)),
+                *("--table", str(self.output / "rows" / str(seed))),
+                *("--inputs", "{text}", "--targets", "{label}", "--task", "classify"),
+                *("--data.inputs-length", str(LENGTH), "--seed", str(seed)),
+                *("--optimizer.schedule.peak", str(rate), "--evaluation.period", str(steps)),
+            ),
+        )
+
+    def best_rate(self, name: str) -> float:
+        """The rate with the best accuracy on the validation rows of the first seed."""
+        found = {
+            rate: self.tuning(name, 0, rate).last("validation/accuracy") or 0.0
+            for rate in TUNING_RATES
+        }
+        return max(found, key=lambda rate: found[rate])
+
+    def tuned(self, name: str, seed: int) -> FineTuning:
+        return self.tuning(name, seed, self.best_rate(name))
+
+    def single(self, name: str, seed: int) -> Made:
+        """Predictions of one model, with probabilities."""
+        output = self.output / "predictions" / f"{name}_{seed}.jsonl"
+        files = ("--input", str(self.output / "test.jsonl"), "--output", str(output))
+        model = str(self.tuned(name, seed).workdir)
+        return Made(output, ("predict", "--checkpoint", model, *files, "--probabilities"))
+
+    def ensembles(self) -> dict[str, list[tuple[str, int]]]:
+        """Name -> arms and fine-tuning seeds of its models."""
+        found = {
+            "four fine-tunings": [(BASE, seed) for seed in ARMS[BASE].seeds],
+            "four pretrainings": [(name, 0) for name in SEPARATE],
+        }
+        return {
+            name: models
+            for name, models in found.items()
+            if all(arm in self.arms for arm, _ in models)
+        }
+
+    def run_all(self) -> None:
+        """Make everything that is not there yet, arm by arm."""
+        run_all([self.pretraining(name) for name in self.arms], at_once=2)
+        run_all([self.tuning(n, 0, r) for n in self.arms for r in TUNING_RATES], at_once=2)
+        several = [(name, seed) for name, arm in self.arms.items() for seed in arm.seeds]
+        run_all([self.tuned(*each) for each in several], at_once=2)
+        run_all([self.single(*each) for each in several], at_once=2)
+
+    def right(self, made: Made) -> np.ndarray:
+        """Whether each test row is right [rows]."""
+        rows = lines_of(made.output)
+        return np.array([row["prediction"] == row["label"] for row in rows], float)
+
+    def right_together(self, made: Sequence[Made]) -> np.ndarray:
+        """Whether each test row is right by the mean of the models' logits [rows]."""
+        models = [lines_of(each.output) for each in made]
+        found = []
+        for rows in zip(*models, strict=True):
+            logits = {
+                label: sum(math.log(max(row["probabilities"][label], 1e-30)) for row in rows)
+                for label in rows[0]["probabilities"]
+            }
+            found.append(max(logits, key=lambda x: logits[x]) == rows[0]["label"])
+        return np.array(found, float)
+
+    def report(self) -> list[dict[str, object]]:
+        """One line for each arm that is complete, and for each ensemble."""
+        of_seeds = {
+            name: [self.single(name, seed) for seed in arm.seeds] for name, arm in self.arms.items()
+        }
+        complete = {n: made for n, made in of_seeds.items() if all(x.done() for x in made)}
+        right = {n: np.array([self.right(x) for x in made]) for n, made in complete.items()}
+        found: list[dict[str, object]] = []
+        for name, each in right.items():
+            run = self.pretraining(name)
+            line: dict[str, object] = {
+                "arm": name,
+                "loss": run.last("validation/loss"),
+                "training_loss": _mean_of_last(run.metric("loss")),
+                "rate": self.best_rate(name),
+                "accuracy": _points(each.mean()),
+            }
+            if name != BASE and BASE in right:
+                less = each - right[BASE][: len(each)]
+                line |= {"less_one_pass": _points(less.mean()), "interval": _interval(less)}
+            found.append(line)
+        for name, models in self.ensembles().items():
+            if any(arm not in right for arm, _ in models):
+                continue
+            made = [self.single(*each) for each in models]
+            singles = np.array([self.right(each) for each in made])
+            together = self.right_together(made)
+            less = (together - singles.mean(axis=0))[None]
+            found.append(
+                {
+                    "ensemble": name,
+                    "accuracy": _points(together.mean()),
+                    "less_single": _points(less.mean()),
+                    "interval": _interval(less),
+                }
+            )
+        return found
+
+    def _write(self, name: str, lines: Sequence[str]) -> None:
+        path = self.output / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(lines), encoding="utf-8")
+
+
+def _mean_of_last(values: dict[int, float], number: int = 6) -> float:
+    """Mean of the last logged values."""
+    last = [values[step] for step in sorted(values)[-number:]]
+    return float(np.mean(last))
+
+
+def _points(share: float) -> float:
+    return round(100 * float(share), 2)
+
+
+def _interval(differences: np.ndarray) -> list[float]:
+    return [_points(end) for end in interval(differences)]
+
+
+def plot(lines: list[dict[str, object]], path: str) -> None:
+    """Draw loss and accuracy of the repeats; the same lines make the same file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "study", "svg.fonttype": "none", "font.size": 9})
+    passes = {name: arm.passes for name, arm in ARMS.items() if "repeat" in name or name == BASE}
+    rows = sorted((passes[str(x["arm"])], x) for x in lines if x.get("arm") in passes)
+    figure, axes = plt.subplots(1, 2, figsize=(6.5, 3), layout="constrained")
+    names = [number for number, _ in rows]
+    for key, label in (("loss", "held-out"), ("training_loss", "training")):
+        axes[0].plot(names, [float(str(x[key])) for _, x in rows], marker="o", label=label)
+    axes[1].plot(names, [float(str(x["accuracy"])) for _, x in rows], marker="o", color="C2")
+    axes[0].set(ylabel="MLM loss, nats")
+    axes[0].legend()
+    axes[1].set(ylabel="accuracy with 1,000 labels, %")
+    for axis in axes:
+        axis.set(xscale="log", xlabel="passes over a part of the text")
+        axis.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
+def main() -> None:
+    """Run what is not there yet, and print the lines."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--corpus", required=True, help="output of corpus.py")
+    parser.add_argument("--vocabulary", required=True, help="vocab.txt with 8,000 pieces")
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--steps", type=int, default=1500, help="of pretraining, of 4,096 tokens")
+    parser.add_argument("--tuning-steps", type=int, default=400, help="of 32 rows")
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
+    parser.add_argument("--plot", help="file of the picture of the repeats")
+    options = parser.parse_args()
+    study = Study(options)
+    if not options.report:
+        study.write_files()
+        study.run_all()
+    lines = study.report()
+    for line in lines:
+        print(json.dumps(line), flush=True)
+    if options.plot:
+        plot(lines, options.plot)
+
+
+if __name__ == "__main__":
+    main()
