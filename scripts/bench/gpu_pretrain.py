@@ -97,6 +97,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     train.add_argument("--dry-run", choices=list(DEFAULT_SIZE), help="tiny, on CPU, random tokens")
     checkpoint.add_argument("--pieces", required=True, help="folder that train wrote")
     checkpoint.add_argument("--random", action="store_true", help="random weights of its shapes")
+    check = commands.add_parser("gates", help="the gates of a BERT's checkpoint, on any device")
+    check.add_argument("--checkpoint", required=True, help="work directory or checkpoint")
+    check.add_argument("--tokens", required=True, help="folder of the tokens of its vocabulary")
+    check.add_argument("--length", type=int, default=128, help="tokens of a row")
+    check.add_argument("--held-out-rows", type=int, default=1024)
     plot = commands.add_parser("plot", help="draw the held-out losses of pieces (matplotlib)")
     plot.add_argument("--pieces", required=True, nargs="+", help="folders that train wrote")
     for command in (vocabulary, tokens, train, checkpoint, plot):
@@ -479,7 +484,8 @@ class Trainer:
         import jax
 
         learner = self.learner_of()
-        measure = self.bert_losses if self.family == "bert" else self.t5_losses
+        of_bert = functools.partial(bert_losses, info=self.info)
+        measure = of_bert if self.family == "bert" else self.t5_losses
 
         def part(given: tuple[Any, Any]) -> Any:
             rows, key = given
@@ -497,33 +503,36 @@ class Trainer:
         losses = [learner.whole_loss(params, rows).value() for rows in (batch, other)]
         return {"loss": losses[0], "same": losses[0], "other": losses[1]}
 
-    def bert_losses(self, learner: Any, params: Any, batch: Any, key: Any) -> dict[str, Any]:
-        """The loss; the loss where all masked tokens are [MASK]; the same in another row."""
-        import jax.numpy as jnp
 
-        from t5x_lite.objectives import masked_lm
-        from t5x_lite.objectives.masked_lm import features, sums
+def bert_losses(
+    learner: Any, params: Any, batch: Any, key: Any, *, info: dict[str, Any]
+) -> dict[str, Any]:
+    """The loss; the loss where all masked tokens are [MASK]; the same in another row."""
+    import jax.numpy as jnp
 
-        bound = learner.bind(params)
-        model, objective = bound.model, learner.objective
-        _, slots = objective.draw(
-            batch, vocab_size=model.config.vocab_size, pad_id=model.config.pad_id, key=key
-        )
-        targets = masked_lm.at_slots(batch["encoder_input_tokens"], slots)
-        unigram = jnp.log(jnp.asarray(self.info["counts"], jnp.float32) + 1.0)
-        special = jnp.asarray(self.info["kinds"] + [0] * (len(unigram) - len(self.info["kinds"])))
-        unigram = jnp.where(special > 0, unigram, -jnp.inf)
-        entropy = jnp.logaddexp.reduce(unigram) - unigram[targets]
-        found = {"unigram": jnp.sum(entropy * slots.used) / jnp.sum(slots.used)}
-        rolled = {name: jnp.roll(rows, 1, axis=0) for name, rows in batch.items()}
-        masks = jnp.full_like(targets, self.info["mask"])
-        for name, rows in (("same", batch), ("other", rolled)):
-            inputs = masked_lm.put_at_slots(rows["encoder_input_tokens"], slots, masks)
-            hidden = model.masked_lm_states(inputs, **features(rows), key=None)
-            logits = bound.heads["mlm"](masked_lm.at_slots(hidden, slots), model.tables()["token"])
-            loss, _, weight = sums(logits, targets, slots.used)
-            found[name] = loss / weight
-        return {**found, "loss": learner.whole_loss(params, batch).value()}
+    from t5x_lite.objectives import masked_lm
+    from t5x_lite.objectives.masked_lm import features, sums
+
+    bound = learner.bind(params)
+    model, objective = bound.model, learner.objective
+    _, slots = objective.draw(
+        batch, vocab_size=model.config.vocab_size, pad_id=model.config.pad_id, key=key
+    )
+    targets = masked_lm.at_slots(batch["encoder_input_tokens"], slots)
+    unigram = jnp.log(jnp.asarray(info["counts"], jnp.float32) + 1.0)
+    special = jnp.asarray(info["kinds"] + [0] * (len(unigram) - len(info["kinds"])))
+    unigram = jnp.where(special > 0, unigram, -jnp.inf)
+    entropy = jnp.logaddexp.reduce(unigram) - unigram[targets]
+    found = {"unigram": jnp.sum(entropy * slots.used) / jnp.sum(slots.used)}
+    rolled = {name: jnp.roll(rows, 1, axis=0) for name, rows in batch.items()}
+    masks = jnp.full_like(targets, info["mask"])
+    for name, rows in (("same", batch), ("other", rolled)):
+        inputs = masked_lm.put_at_slots(rows["encoder_input_tokens"], slots, masks)
+        hidden = model.masked_lm_states(inputs, **features(rows), key=None)
+        logits = bound.heads["mlm"](masked_lm.at_slots(hidden, slots), model.tables()["token"])
+        loss, _, weight = sums(logits, targets, slots.used)
+        found[name] = loss / weight
+    return {**found, "loss": learner.whole_loss(params, batch).value()}
 
 
 def save(params: Any, folder: Path, info: dict[str, Any]) -> None:
@@ -719,6 +728,35 @@ def gates(family: str, held_out: dict[str, float]) -> dict[str, Any]:
 # Where t5x_lite is installed: a checkpoint.
 
 
+def check_gates(options: argparse.Namespace) -> None:
+    """Print the held-out losses of a BERT's checkpoint, and whether the gates hold."""
+    import jax
+    import jax.numpy as jnp
+
+    from t5x_lite.inference.loading import Loaded
+    from t5x_lite.objectives.learner import Learner
+
+    info = json.loads((Path(options.tokens) / "tokens.json").read_text())
+    held = read_chunks(options.tokens, "validation")
+    rows = held[: len(held) // options.length * options.length].reshape(-1, options.length)
+    full = rows[(rows != info["pad"]).sum(axis=1) >= 0.9 * options.length]
+    some = full[: options.held_out_rows // 64 * 64].reshape(-1, 64, options.length)
+    loaded = Loaded.from_checkpoint(options.checkpoint, step=None)
+    learner = Learner.of(loaded.experiment.model, objective_of("bert", info), dtype="float32")
+    kinds = jnp.asarray(info["kinds"], jnp.int32)
+
+    @jax.jit
+    def losses(tokens: Any, key: Any) -> dict[str, Any]:
+        batch = bert_batch(tokens, info=info, kinds=kinds)
+        return bert_losses(learner, loaded.params, batch, key, info=info)
+
+    keys = jax.random.split(jax.random.key(7), len(some))
+    found = [losses(part, key) for part, key in zip(some, keys, strict=True)]
+    held_out = {name: float(np.mean([part[name] for part in found])) for name in found[0]}
+    lines = {"step": loaded.step, "rows": some.shape[0] * 64, "held_out": held_out}
+    print(json.dumps({**lines, "gates": gates("bert", held_out)}))
+
+
 def work_directory(options: argparse.Namespace) -> None:
     """Write a checkpoint directory, as an import does."""
     import jax
@@ -803,6 +841,7 @@ COMMANDS = {
     "vocabulary": train_vocabulary,
     "tokens": write_tokens,
     "train": train,
+    "gates": check_gates,
     "work-directory": work_directory,
 }
 
