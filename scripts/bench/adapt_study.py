@@ -7,7 +7,8 @@
 BASE is a checkpoint of an encoder, TABLE a folder with {train,validation,test}.jsonl of
 {"text", "label"}, such as CORPUS/sections of corpus.py. Each seed has --rows training rows of its
 own, which all methods share, and the same batches. The rate of a method is the best of three by the
-accuracy on the validation rows of the first seed; "head" trains the classifier alone.
+accuracy on the validation rows of the first seed; if it is the smallest or largest of them, up to
+two more are tried in that direction. "head" trains the classifier alone.
 
 All runs are `t5x-lite finetune`, and the accuracies those of `t5x-lite predict` on the test rows. A
 run that is there is not repeated, and one that was killed goes on. Two run at once, each on a core.
@@ -42,7 +43,8 @@ METHODS: dict[str, tuple[str, float]] = {
     "compacter": ("x = compacter(reduction=4)", 1e-2),
 }
 """Name -> value of --adapters.add, and the middle one of the three rates."""
-RATES = (1 / 3, 1.0, 3.0)
+FACTORS = (1 / 27, 1 / 9, 1 / 3, 1.0, 3.0, 9.0, 27.0)
+"""Rates of a method, in units of the middle one; the first three tries are around the middle."""
 MAIN = ("full", "head", "lora", "seq_bn", "ia3", "bitfit", "prefix")
 HELD, TESTED = 1000, 2000
 
@@ -111,17 +113,29 @@ class Study:
             ),
         )
 
-    def rates(self, method: str) -> list[float]:
-        return [METHODS[method][1] * factor for factor in RATES]
+    def tried(self, method: str) -> dict[float, float]:
+        """Accuracy on the validation rows of the first seed, by the rates that were run."""
+        found = {}
+        for factor in FACTORS:
+            rate = METHODS[method][1] * factor
+            accuracy = self.run(method, self.options.seeds[0], rate).last("validation/accuracy")
+            if accuracy is not None:
+                found[rate] = accuracy
+        return found
 
     def best_rate(self, method: str) -> float:
-        """The rate with the best accuracy on the validation rows of the first seed."""
-        first = self.options.seeds[0]
-        found = {
-            rate: self.run(method, first, rate).last("validation/accuracy") or 0.0
-            for rate in self.rates(method)
-        }
-        return max(found, key=lambda rate: found[rate])
+        tried = self.tried(method)
+        return max(tried, key=lambda rate: tried[rate])
+
+    def next_rates(self, method: str) -> list[float]:
+        """Rates to run before the best one is known."""
+        rates, tried = [METHODS[method][1] * factor for factor in FACTORS], self.tried(method)
+        missing = [rate for rate in rates[2:5] if rate not in tried]
+        if missing:
+            return missing
+        best = rates.index(self.best_rate(method))
+        beside = rates[max(best - 1, 0) : best + 2]
+        return [rate for rate in beside if rate not in tried]
 
     def predictions(self, method: str, seed: int) -> Made:
         chosen = self.run(method, seed, self.best_rate(method)).workdir
@@ -132,13 +146,15 @@ class Study:
     def run_all(self) -> None:
         """Make everything that is not there yet."""
         methods, (first, *others) = self.options.methods, self.options.seeds
-        tuned = [self.run(method, first, rate) for method in methods for rate in self.rates(method)]
-        run_all(tuned, at_once=2)
+        while tries := [self.run(m, first, rate) for m in methods for rate in self.next_rates(m)]:
+            run_all(tries, at_once=2)
         run_all([self.run(m, s, self.best_rate(m)) for s in others for m in methods], at_once=2)
         run_all([self.predictions(m, s) for m in methods for s in self.options.seeds], at_once=2)
 
     def right(self, method: str) -> np.ndarray | None:
         """Whether each test row is right, of each seed [seeds, rows]; None if a run is missing."""
+        if not self.tried(method):
+            return None
         made = [self.predictions(method, seed) for seed in self.options.seeds]
         if not all(each.done() for each in made):
             return None
