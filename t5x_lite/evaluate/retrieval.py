@@ -82,7 +82,7 @@ from t5x_lite.inference.text_encoder import (
     trained_length,
     whole_of,
 )
-from t5x_lite.metrics import ranking
+from t5x_lite.metrics import runs as retrieval_metrics
 from t5x_lite.models.base import hidden_size
 from t5x_lite.models.vector_heads import Dense, Pooling
 from t5x_lite.objectives.learner import Learner
@@ -202,7 +202,7 @@ class RetrievalEvaluator:
         heads: HeadEmbedder | None = None,
     ):
         """Read queries and relevance judgments, and read the corpus once to check it."""
-        ranking.check_installed()
+        retrieval_metrics.check_trec_eval()
         self._settings, self._rows = settings, rows
         self._lengths = {
             "query": _length(settings.query_length, max_length, name="query_length", rows=rows),
@@ -229,7 +229,11 @@ class RetrievalEvaluator:
         self.per_query: dict[str, dict[str, dict[str, float]]] = {}
 
     def names(self) -> list[str]:
-        return [_named(way, name) for way in self._settings.ways or ("",) for name in ranking.NAMES]
+        return [
+            _named(way, name)
+            for way in self._settings.ways or ("",)
+            for name in retrieval_metrics.BEIR_METRICS
+        ]
 
     def run(self, params: Params) -> dict[str, float]:
         """Return nDCG@10, MRR@10 and Recall@100 of each ranking method, averaged over queries."""
@@ -251,11 +255,11 @@ class RetrievalEvaluator:
         self._check_rankings()
         for way, rankings in self.runs.items():
             found = {q: [one.document for one in best] for q, best in rankings.items()}
-            self.per_query[way] = ranking.per_query(self._judged.judgements, found)
+            self.per_query[way] = retrieval_metrics.by_trec_eval(self._judged.judgements, found)
         return {
             _named(way, name): value
             for way, per_query in self.per_query.items()
-            for name, value in ranking.means(per_query).items()
+            for name, value in retrieval_metrics.means(per_query).items()
         }
 
     def _by_vector(

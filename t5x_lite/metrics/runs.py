@@ -17,16 +17,20 @@ the metrics of a query without a ranking are 0. Ranks are positions in the ranki
 with equal scores keep their order. Only mrr_marco uses the ranks in the file, as MS MARCO's script
 does, and every judged document is relevant in it.
 
+`by_trec_eval` computes the metrics of BEIR by trec_eval (pytrec_eval; Van Gysel and de Rijke 2018,
+arXiv:1805.01597), from ranks, not scores, so documents with equal scores keep their order.
+
 Sources: Jaervelin and Kekaelaeinen 2002; Thakur et al. 2021, arXiv:2104.08663;
 microsoft/MSMARCO-Passage-Ranking ms_marco_eval.py.
 """
 
+import importlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from t5x_lite.core.errors import InputError
+from t5x_lite.core.errors import InputError, install_command
 
 Place: TypeAlias = tuple[str, int]
 """Type of an entry of a ranking: document and rank."""
@@ -165,3 +169,73 @@ _METRICS: dict[str, Callable[[Mapping[str, int], Sequence[str], int], float]] = 
     "precision": _precision,
     "hole": _hole,
 }
+
+
+BEIR_METRICS = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
+
+
+def by_trec_eval(
+    judgements: Judgements, rankings: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """Return {"ndcg_at_10", "mrr_at_10", "recall_at_100"} for each query.
+
+    Args:
+      judgements: relevance judgments of at least one query: query -> document -> score.
+      rankings: documents for each query of `judgements`, best first, without duplicates.
+
+    Raises:
+      ValueError: if `judgements` is empty, or a ranking is missing or has a duplicate document.
+      InputError: if pytrec_eval is not installed.
+    """
+    if not judgements:
+        raise ValueError("retrieval metrics need at least one query with judgments")
+    for query in judgements:
+        if query not in rankings:
+            raise ValueError(f"the query {query!r} has no ranking")
+        if len(set(rankings[query])) < len(rankings[query]):
+            raise ValueError(f"the ranking of the query {query!r} contains a document twice")
+    relevance = {
+        query: {document: max(0, score) for document, score in scores.items()}
+        for query, scores in judgements.items()
+    }
+    whole = _evaluate(relevance, rankings, {"ndcg_cut.10", "recall.100"})
+    first = _evaluate(
+        relevance, {q: ranking[:10] for q, ranking in rankings.items()}, {"recip_rank"}
+    )
+    return {
+        query: {
+            "ndcg_at_10": whole[query]["ndcg_cut_10"],
+            "mrr_at_10": first[query]["recip_rank"],
+            "recall_at_100": whole[query]["recall_100"],
+        }
+        for query in judgements
+    }
+
+
+def check_trec_eval() -> None:
+    """Raise InputError if pytrec_eval is not installed."""
+    _library()
+
+
+def _evaluate(
+    relevance: dict[str, dict[str, int]], rankings: Mapping[str, Sequence[str]], measures: set[str]
+) -> dict[str, dict[str, float]]:
+    runs = {
+        query: {document: float(-rank) for rank, document in enumerate(rankings[query])}
+        for query in relevance
+    }
+    found = _library().RelevanceEvaluator(relevance, measures).evaluate(runs)
+    return {query: found.get(query, dict.fromkeys(_KEYS, 0.0)) for query in relevance}
+
+
+_KEYS = ("ndcg_cut_10", "recall_100", "recip_rank")
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("pytrec_eval")
+    except ImportError as error:
+        raise InputError(
+            "retrieval metrics need pytrec-eval-terrier, which is not installed; run "
+            f"{install_command('metrics')}"
+        ) from error

@@ -96,10 +96,10 @@ class DebertaConfig(EncoderConfig):
         return "deberta"
 
     def __post_init__(self) -> None:
-        if self.attention in ("pallas", "cudnn"):
+        if self.attention == "cudnn":
             raise InputError(
-                "model.attention of a DeBERTa must be 'auto', 'plain' or 'blocked', because "
-                "disentangled attention has no Pallas or cuDNN kernel"
+                "model.attention of a DeBERTa must be 'auto', 'plain', 'blocked' or 'pallas', "
+                "because cuDNN has no disentangled attention"
             )
         super().__post_init__()
         try:

@@ -89,8 +89,8 @@ class EncoderConfig(ModelConfig):
         cuDNN's attention for NVIDIA GPUs and bfloat16 (plain on other devices). Training rejects
         "cudnn" with dropout for each query and key.
       attention_block: number of keys per block of blocked attention (in DeBERTa, of queries); for
-        the TPU kernel, of keys and queries, with 256 recommended. A block that does not fit the
-        chip is halved.
+        the TPU kernel, of keys and queries, with 256 recommended, or 512 for DeBERTa. A block that
+        does not fit the chip is halved.
       one_text_rows: True if each row holds one text, followed by padding. cuDNN's attention then
         reads lengths instead of a mask, and is faster. Other rows give NaN.
     """
@@ -118,7 +118,7 @@ class EncoderConfig(ModelConfig):
     below: ClassVar[tuple[str, ...]] = ("embedding", "projection")
     begins_with_cls: ClassVar[bool] = True
     has_distances: ClassVar[bool] = False
-    """True if attention is disentangled, for which no kernel exists."""
+    """True if attention is disentangled, which only the kernel for TPUs supports."""
 
     def __post_init__(self) -> None:
         check_bounds(self, prefix="model.")

@@ -43,7 +43,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.trees import Array, Key
-from t5x_lite.nn.dense import WeightDropout, einsum, thinned
+from t5x_lite.nn.dense import WeightDropout, einsum, kept_keys, thinned
 from t5x_lite.nn.masks import MASKED, Visibility, segments
 
 Positions = tuple[Int[Array, " queries"], Int[Array, " keys"]]
@@ -378,6 +378,7 @@ def attend_in_blocks(
     *,
     block: int,
     draws: WeightDropout | None = None,
+    streams: tuple[float, Int[Array, "B H T"]] | None = None,
 ) -> Float[Array, "B T H K"]:
     """Compute disentangled attention in blocks of queries; memory is linear in length.
 
@@ -386,6 +387,8 @@ def attend_in_blocks(
       segment_ids: segment of each position, which attends within its segment; 0 is padding.
       block: number of queries per block; the length T need not be a multiple.
       draws: dropout of the weights; its random bits are regenerated in the backward pass.
+      streams: rate and random seeds of `WeightDropout.streams`, to drop the weights that the
+        kernel for TPUs drops; used instead of `draws`.
     """
     if block < 1:
         raise ValueError(
@@ -403,24 +406,26 @@ def attend_in_blocks(
         position_key=padded(operands.position_key, missing, 0),
         position_query=padded(operands.position_query, missing, missing),
     )
-    key = None if draws is None else draws.key
-    rate = 0.0 if draws is None else draws.rate
-    out: Any = _attend_blocks(block, rate, whole, segment_ids, key)
+    rate, source = (0.0, None) if draws is None else (draws.rate, draws.key)
+    if streams is not None:
+        rate, source = streams
+        source = jnp.pad(source, ((0, 0), (0, 0), (0, missing)))
+    out: Any = _attend_blocks(block, rate, whole, segment_ids, source)
     return out[:, :length]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend_blocks(
-    block: int, rate: float, operands: Operands, segment_ids: Array, key: Key | None
+    block: int, rate: float, operands: Operands, segment_ids: Array, source: Key | Array | None
 ) -> Array:
-    return _blocks_forward(block, rate, operands, segment_ids, key)[0]
+    return _blocks_forward(block, rate, operands, segment_ids, source)[0]
 
 
 def _block(
     block: int,
     rate: float,
     segment_ids: Array,
-    key: Key | None,
+    source: Key | Array | None,
     index: Array,
     operands: Operands,
 ) -> Float[Array, "B block H K"]:
@@ -436,7 +441,13 @@ def _block(
     # Queries after the last position are in segment 0 and attend to nothing.
     ids = jnp.pad(segment_ids, ((0, 0), (0, -length % block)))
     mask = segments(jax.lax.dynamic_slice_in_dim(ids, start, block, axis=1), segment_ids)
-    kept = None if key is None else WeightDropout(key, rate).kept(logits.shape, index)
+    if source is None:
+        kept = None
+    elif source.ndim == logits.ndim - 1:  # seeds of rows, heads and queries
+        seeds = jax.lax.dynamic_slice_in_dim(source, start, block, axis=2)
+        kept = kept_keys(rate, seeds, 0, length)
+    else:
+        kept = WeightDropout(source, rate).kept(logits.shape, index)
     return _weighted(logits, here, mask, kept)
 
 
@@ -461,11 +472,11 @@ def _num_blocks(block: int, length: int) -> int:
 
 
 def _blocks_forward(
-    block: int, rate: float, operands: Operands, segment_ids: Array, key: Key | None
+    block: int, rate: float, operands: Operands, segment_ids: Array, source: Key | Array | None
 ) -> tuple[Array, tuple]:
     def add_block(index: Array, out: Array) -> Array:
         query = jax.lax.dynamic_slice_in_dim(operands.query, index * block, block, axis=1)
-        here = _block(block, rate, segment_ids, key, index, operands._replace(query=query))
+        here = _block(block, rate, segment_ids, source, index, operands._replace(query=query))
         return jax.lax.dynamic_update_slice_in_dim(out, here, index * block, axis=1)
 
     # A loop and not a scan: rematerialization policies reach into a scan, and "dots" would keep
@@ -476,11 +487,11 @@ def _blocks_forward(
         lambda state: (state[0] + 1, add_block(*state)),
         (jnp.int32(0), jnp.zeros_like(operands.query)),
     )
-    return out, (operands, segment_ids, key)
+    return out, (operands, segment_ids, source)
 
 
 def _blocks_backward(block: int, rate: float, saved: tuple, g: Array) -> tuple:
-    operands, segment_ids, key = saved
+    operands, segment_ids, source = saved
     others = operands._replace(query=None)
 
     def add_block(sums: Operands, index: Array) -> tuple[Operands, Array]:
@@ -489,7 +500,7 @@ def _blocks_backward(block: int, rate: float, saved: tuple, g: Array) -> tuple:
             jax.lax.dynamic_slice_in_dim(x, start, block, axis=1) for x in (operands.query, g)
         )
         _, pullback = jax.vjp(
-            partial(_block, block, rate, segment_ids, key, index), operands._replace(query=query)
+            partial(_block, block, rate, segment_ids, source, index), operands._replace(query=query)
         )
         (grads,) = pullback(grad)
         total = jax.tree.map(lambda t, x: t + x.astype(t.dtype), sums, grads._replace(query=None))

@@ -178,7 +178,8 @@ class DisentangledAttention(Attention):
           source: source of keys and values.
           pattern: mask, and a bias of class `Distances` that holds rows of the normalized relative
             embedding. A position without visible keys gets zeros. With a `Visibility`, only its
-            segments are used, and attention is computed in blocks of queries.
+            segments are used, and attention is computed in blocks of queries, or by the kernel for
+            TPUs. A prefix disables the kernel.
           key: random key of the dropout of weights and relative embedding; None disables dropout.
         """
         mask: Any = pattern.mask
@@ -216,7 +217,11 @@ class DisentangledAttention(Attention):
             raise ValueError(
                 "disentangled attention in blocks of keys requires a mask made only of segment ids"
             )
-        out = attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws)
+        attention = attend_in_blocks
+        if mask.kernel and before is None:
+            # Late: importing Pallas takes as long as importing this package.
+            from t5x_lite.nn.pallas_disentangled import pallas_disentangled as attention
+        out = attention(operands, mask.keys, block=mask.block_size, draws=draws)
         return self.close(out, mask)
 
     def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:

@@ -17,17 +17,17 @@ rejected.
 
 Costs of T5 1.1 base, bfloat16, from `costs`: 12 heads of 64, blocks of 256. GFLOPs and MB from and
 to HBM are per row, and VMEM is per program. FLOPs are over all 128 lanes of two heads, even if a
-product contracts over one head's 64. The useful fraction is 2/3 in the forward pass and 5/9 in the
+product contracts over one head's 64. The useful fraction is 2/3 in the forward pass and 5/7 in the
 backward pass.
 
 |                      | forward GFLOP, MB, MiB of VMEM | backward GFLOP, MB, MiB of VMEM |
 |---|---|---|
-| encoder, 512         | 1.21, 7.9, 3.2                 | 3.62, 9.6, 5.8                  |
-| encoder, 2048        | 19.3, 108, 4.2                 | 58.0, 75.9, 9.3                 |
-| encoder, 8192        | 309, 1643, 4.2                 | 928, 938, 15.3                  |
-| decoder, 114         | 0.08, 1.2, 0.8                 | 0.23, 2.2, 1.3                  |
-| decoder, 2048        | 10.9, 108, 3.2                 | 32.6, 75.9, 7.3                 |
-| across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.91, 5.7, 1.6                  |
+| encoder, 512         | 1.21, 7.9, 3.2                 | 2.82, 9.6, 5.8                  |
+| encoder, 2048        | 19.3, 108, 4.2                 | 45.1, 75.9, 9.3                 |
+| encoder, 8192        | 309, 1643, 4.2                 | 722, 938, 15.3                  |
+| decoder, 114         | 0.08, 1.2, 0.8                 | 0.18, 2.2, 1.3                  |
+| decoder, 2048        | 10.9, 108, 3.2                 | 25.4, 75.9, 7.3                 |
+| across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.70, 5.7, 1.6                  |
 
 Larger blocks move fewer bytes for long rows, because keys are read once for each block of queries,
 but need more VMEM. In the backward pass VMEM also grows with the length, because it holds the
@@ -36,7 +36,7 @@ gradient of a row's queries. A block that does not fit the chip is halved (`fitt
     fitting(layout_of, 512, kind="TPU v4", itemsize=2)     # a Layout with blocks of 256
 
 For the backward kernel, which needs more VMEM, the estimate (`Cost.vmem`) and the compiler's figure
-were 17.48 and 17.55, 18.20 and 18.25, 23.28 and 23.25, 28.05 and 27.77 MiB (libtpu 0.0.42).
+were 17.48 and 17.42, 28.05 and 28.10 MiB (2,048 tokens in blocks of 384 and 512, libtpu 0.0.42).
 """
 
 import dataclasses
@@ -60,7 +60,9 @@ from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.pallas_kernels import (
     LANES,
     SUBLANES,
+    T5,
     Cost,
+    Form,
     Interpret,
     Layout,
     backward_cost,
@@ -89,7 +91,14 @@ _MARGIN = MIB // 8
 """Safety margin in bytes: the estimate of VMEM may be too low by this much."""
 
 
-def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsize: int) -> Layout:
+def fitting(
+    layout_of: Callable[[int], Layout],
+    block: int,
+    *,
+    kind: str,
+    itemsize: int,
+    form: Form = T5,
+) -> Layout:
     """Return the layout of the attention kernel with the largest block that fits VMEM.
 
     The requested block is halved until it fits; a warning names the smaller block.
@@ -99,29 +108,34 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
       block: requested number of keys and queries per block.
       kind: kind of the chip; on chips with unknown VMEM, every block fits.
       itemsize: bytes per number.
+      form: terms of the logits.
 
     Raises:
       InputError: if no block fits.
     """
+
+    def needed_by(layout: Layout) -> int:
+        return max(cost.vmem for cost in form.costs(layout, 1, itemsize))
+
     asked = layout = layout_of(block)
     if kind not in _VMEM:
         return asked
     room = _VMEM[kind] * MIB - _MARGIN
-    while _needed(layout, itemsize) > room and block > LANES:
+    while needed_by(layout) > room and block > LANES:
         block = -(-block // 2 // LANES) * LANES
         layout = layout_of(block)
     said = (
         f"rows of {max(asked.num_queries, asked.num_keys)} tokens in blocks of {{}} need "
         f"{{:.1f}} of the {_VMEM[kind]} MiB of VMEM of a {kind}"
     )
-    needed = _needed(layout, itemsize) / MIB
-    if _needed(layout, itemsize) > room:
+    needed = needed_by(layout) / MIB
+    if needed_by(layout) > room:
         raise InputError(
             "the attention kernel does not fit into the TPU's VMEM: "
             f"{said.format(layout.key_block, needed)}; set --model.attention blocked"
         )
     if layout != asked:
-        needed = _needed(asked, itemsize) / MIB
+        needed = needed_by(asked) / MIB
         tell(
             f"the attention kernel uses blocks of {layout.key_block} tokens, because "
             f"{said.format(asked.key_block, needed)}"
@@ -129,16 +143,20 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
     return layout
 
 
-def _needed(layout: Layout, itemsize: int) -> int:
-    costs = (cost(layout, batch=1, itemsize=itemsize) for cost in (forward_cost, backward_cost))
-    return max(cost.vmem for cost in costs)
-
-
 @functools.cache
 def tell(message: str) -> None:
     """Log a warning once on the first process, even if a program is traced several times."""
     if jax.process_index() == 0:
         _logger.warning("%s", message)
+
+
+def tell_elsewhere(kind: str, hint: str = "") -> None:
+    """Log a warning once if devices are neither TPUs nor CPUs, so that no kernel runs."""
+    if kind != "cpu" and not kind.startswith("TPU"):
+        tell(
+            f"model.attention 'pallas' needs a TPU, but the devices are {kind}; running blocked "
+            f"attention instead{hint}"
+        )
 
 
 _UNKNOWN = -1
@@ -231,11 +249,8 @@ def pallas_attention(
     """
     check_whole_rows("the attention kernel", instead="--model.attention blocked")
     kind = traced_kind()
-    if not interpret and kind != "cpu" and not kind.startswith("TPU"):
-        tell(
-            f"model.attention 'pallas' needs a TPU, but the devices are {kind}; running blocked "
-            "attention instead (--model.attention cudnn is a kernel for NVIDIA GPUs)"
-        )
+    if not interpret:
+        tell_elsewhere(kind, " (--model.attention cudnn is a kernel for NVIDIA GPUs)")
     # Queries and keys of one array of segments: a query's own key is of its segment.
     alone = visible.keys is None and visible.queries is None
     same = visible.keys is not None and visible.queries is visible.keys
@@ -369,14 +384,36 @@ def _forward_here(
 ) -> tuple[Array, Array, Array]:
     del axes
     layout = call.layout(query, key.shape[1])
-    out, statistics = forward_kernel(
-        layout, _inputs(layout, query, key, value, table, rows), interpret=call.interpret
-    )
-    batch, length, heads, d_kv = query.shape
+    inputs = kernel_inputs(layout, query, key, value, table, rows)
+    return run_forward(layout, inputs, query.shape, interpret=call.interpret)
+
+
+def run_forward(
+    layout: Layout,
+    inputs: dict[str, Array],
+    shape: tuple[int, ...],
+    *,
+    interpret: Interpret,
+    form: Form = T5,
+) -> tuple[Array, Array, Array]:
+    """Run the forward kernel and remove the padding of its results.
+
+    Args:
+      layout: sizes and settings of the kernel.
+      inputs: inputs of the kernel.
+      shape: shape of the queries, [B, T, H, K].
+      interpret: True to run the kernel as plain operations.
+      form: terms of the logits.
+
+    Returns:
+      The weighted values [B, T, H, K]; the largest logit and 1 / sum of exponentials, [B, H, T].
+    """
+    out, statistics = forward_kernel(layout, inputs, interpret=interpret, form=form)
+    batch, length, heads, _ = shape
     largest, scale = (
         part.reshape(batch, heads, -1)[..., :length] for part in jnp.split(statistics, 2, axis=2)
     )
-    return out[:, :length].reshape(batch, length, heads, d_kv), largest, scale
+    return out[:, :length].reshape(shape), largest, scale
 
 
 def _backward_here(
@@ -394,33 +431,68 @@ def _backward_here(
     axes: Any,
 ) -> tuple[Array, Array, Array, Array | None]:
     layout = call.layout(query, key.shape[1])
-    inner = jnp.sum(g.astype(jnp.float32) * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)
-    batch, length, heads, _ = query.shape
-    groups, fill = heads // layout.group, layout.padded[0] - length
-    statistics = jnp.concatenate(
-        [x.reshape(batch, groups, layout.group, length) for x in (largest, scale, inner)], axis=2
-    )
-    statistics = jnp.pad(statistics, ((0, 0), (0, 0), (0, 0), (0, fill)))
-    inputs = _inputs(layout, query, key, value, table, rows)
-    inputs["cotangent"] = _joined(g.astype(value.dtype), layout.padded[0])
-    *grads, grad_table = backward_kernel(layout, inputs, statistics, interpret=call.interpret)
+    inputs = kernel_inputs(layout, query, key, value, table, rows)
+    grads = run_backward(layout, inputs, (out, largest, scale), g, interpret=call.interpret)
     query_grad, key_grad, value_grad = (
-        grad[:, : x.shape[1]].reshape(x.shape)
-        for grad, x in zip(grads, (query, key, value), strict=True)
+        grads[name][:, : x.shape[1]].reshape(x.shape)
+        for name, x in (("query", query), ("key", key), ("value", value))
     )
+    grad_table = grads.get("table")
     if grad_table is not None and axes:
         grad_table = jax.lax.psum(grad_table, axes)
     return query_grad, key_grad, value_grad, grad_table
 
 
-def _inputs(
+def run_backward(
+    layout: Layout,
+    inputs: dict[str, Array],
+    results: tuple[Array, Array, Array],
+    g: Array,
+    *,
+    interpret: Interpret,
+    form: Form = T5,
+) -> dict[str, Array]:
+    """Run the backward kernel, and return its gradients with their padding.
+
+    Args:
+      layout: sizes and settings of the kernel.
+      inputs: inputs of the forward kernel.
+      results: results of `run_forward`.
+      g: cotangent of the weighted values, [B, T, H, K].
+      interpret: True to run the kernel as plain operations.
+      form: terms of the logits.
+    """
+    out, largest, scale = results
+    inner = jnp.sum(g.astype(jnp.float32) * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)
+    batch, length, heads, _ = out.shape
+    groups, fill = heads // layout.group, layout.padded[0] - length
+    statistics = jnp.concatenate(
+        [x.reshape(batch, groups, layout.group, length) for x in (largest, scale, inner)], axis=2
+    )
+    statistics = jnp.pad(statistics, ((0, 0), (0, 0), (0, 0), (0, fill)))
+    cotangent = joined(g.astype(out.dtype), layout.padded[0])
+    inputs = {**inputs, "cotangent": cotangent}
+    return backward_kernel(layout, inputs, statistics, interpret=interpret, form=form)
+
+
+def kernel_inputs(
     layout: Layout, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
 ) -> dict[str, Array]:
+    """Return the inputs of the forward kernel, padded to complete blocks.
+
+    Args:
+      layout: sizes and settings of the kernel.
+      query: queries [B, T, H, K].
+      key: keys [B, S, H, K].
+      value: values [B, S, H, K].
+      table: bias table [buckets, H]; None without a bias.
+      rows: per-position arrays.
+    """
     queries, keys = layout.padded
     inputs = {
-        "query": _joined(query, queries),
-        "key": _joined(key, keys),
-        "value": _joined(value, keys),
+        "query": joined(query, queries),
+        "key": joined(key, keys),
+        "value": joined(value, keys),
     }
     if table is not None:
         inputs["table"] = table.astype(jnp.float32)
@@ -440,10 +512,11 @@ def _inputs(
     return inputs
 
 
-def _joined(x: Array, length: int) -> Array:
+def joined(x: Float[Array, "B T H K"], length: int) -> Array:
+    """Join the axes of heads, and add zeros up to a length: [B, length, H * K]."""
     fill = length - x.shape[1]
-    joined = x.reshape(*x.shape[:2], -1)
-    return jnp.pad(joined, ((0, 0), (0, fill), (0, 0))) if fill else joined
+    wide = x.reshape(*x.shape[:2], -1)
+    return jnp.pad(wide, ((0, 0), (0, fill), (0, 0))) if fill else wide
 
 
 def _filled(ids: Array, length: int) -> Array:

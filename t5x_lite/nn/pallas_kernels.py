@@ -78,6 +78,7 @@ class Layout:
       bidirectional: True if the bias has separate buckets for later keys.
       max_distance: distance from which on all distances share a bucket.
       dropout_rate: dropout rate of the weights, per query and key; 0 disables it.
+      zeros: True if a query without any visible key gets zeros, instead of the mean of the values.
     """
 
     num_queries: int
@@ -86,12 +87,13 @@ class Layout:
     d_kv: int
     query_block: int
     key_block: int
-    causal: bool
-    skips: bool
-    buckets: int | None
-    bidirectional: bool
-    max_distance: int
+    causal: bool = False
+    skips: bool = False
+    buckets: int | None = None
+    bidirectional: bool = False
+    max_distance: int = 0
     dropout_rate: float = 0.0
+    zeros: bool = False
 
     @property
     def group(self) -> int:
@@ -207,14 +209,14 @@ def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
     blocks = (2 * layout.query_block + 4 * layout.key_block + queries) * _wide(lanes) * itemsize
     ids = 4 * (LANES * layout.key_block + SUBLANES * layout.query_block)
     statistics = 4 * 3 * group * layout.query_block
-    kept = 4 * lanes * queries + 4 * 2 * _wide(lanes) * layout.key_block
+    kept = 4 * lanes * (queries + 2 * layout.key_block)
     table = 4 * (layout.buckets or 0) * group * layout.strip
     moved = (2 * queries * columns + 4 * keys + queries) * lanes * itemsize
     moved += 4 * 3 * group * queries * columns + 4 * LANES * keys + 4 * queries * columns
     streams, drawn = _dropout_bytes(layout)
     moved += streams * layout.blocks[0] * columns
     return Cost(
-        flops=2 * pairs * group * (4 * lanes + d_kv),
+        flops=2 * pairs * group * (2 * lanes + 3 * d_kv),
         exponentials=pairs * group,
         bytes=programs * moved + (layout.num_heads // layout.group) * table,
         vmem=2 * (blocks + ids + statistics + streams + table)
@@ -356,7 +358,7 @@ def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
       streams: random seed of each query of a head, [1, queries].
       key_block: index of the block of keys.
     """
-    size, queries = layout.key_block, layout.query_block
+    size, queries = layout.key_block, streams.shape[1]
     if size % (2 * SUBLANES):  # in tests only: a block reads half of its words
         keys = key_block * size + jax.lax.broadcasted_iota(jnp.int32, (size, queries), 0)
         words = hashed(streams, word_of(keys))
@@ -463,8 +465,26 @@ def gather_table(layout: Layout, bias: Any, table: Any) -> None:
     jax.lax.fori_loop(0, layout.num_diagonals, gather, 0)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Form:
+    """Parts of the kernels that depend on the terms of the logits.
+
+    Attributes:
+      name: name of the kernels, without "_forward" and "_backward".
+      costs: function from the layout, the number of rows and the bytes per number to the costs of
+        the forward and the backward kernel.
+      add_block: adds a pair of blocks to the sums in scratch memory of the forward kernel.
+      add_backward_block: adds a pair of blocks to the gradients of the backward kernel.
+    """
+
+    name: str
+    costs: Callable[[Layout, int, int], tuple[Cost, Cost]]
+    add_block: Callable[[Layout, Refs, Refs, Any, Any], None]
+    add_backward_block: Callable[[Layout, Refs, Array, Refs, Refs, Any, Any], None]
+
+
 def forward_kernel(
-    layout: Layout, inputs: dict[str, Array], *, interpret: Interpret
+    layout: Layout, inputs: dict[str, Array], *, interpret: Interpret, form: Form | None = None
 ) -> tuple[Array, Array]:
     """Run the forward attention kernel on one device.
 
@@ -472,17 +492,19 @@ def forward_kernel(
       layout: sizes and settings of the kernel.
       inputs: "query", "key", "value" [B, length, H * K], with lengths of complete blocks; with a
         bias, "table", float32 [buckets, H]; optional int32 ids of `seen`: "queries" and
-        "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1].
+        "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1]; and inputs of the form.
       interpret: True to run the kernel as plain operations, for tests.
+      form: terms of the logits; if None, products of queries and keys with T5's relative bias.
 
     Returns:
       The weighted values [B, T, H * K], and float32 statistics [B, H / G, 2 * G, T], G =
         layout.group: the largest logit of each head, then 1 / sum of exponentials of each head.
     """
+    form = T5 if form is None else form
     batch, queries, joined = inputs["query"].shape
     groups, group, block = layout.num_heads // layout.group, layout.group, layout.query_block
     dtype = inputs["value"].dtype
-    cost = forward_cost(layout, batch=batch, itemsize=dtype.itemsize)
+    cost, _ = form.costs(layout, batch, dtype.itemsize)
     scratch: dict[str, Any] = {
         "largest": pltpu.VMEM((group, block), jnp.float32),
         "normaliser": pltpu.VMEM((group, block), jnp.float32),
@@ -491,7 +513,7 @@ def forward_kernel(
     if layout.buckets is not None:
         scratch["bias"] = pltpu.VMEM(layout.bias_shape, jnp.float32)
     out, statistics = pl.pallas_call(
-        functools.partial(_forward, layout),
+        functools.partial(_forward, layout, form),
         grid=(groups, batch, *layout.blocks),
         in_specs=[in_specs(layout, inputs, lambda h, b, i, j: (h, b, i, j))],
         out_specs=[
@@ -506,7 +528,7 @@ def forward_kernel(
         interpret=interpret,
         compiler_params=compiler_params(cost),
         cost_estimate=estimate(cost),
-        name="t5_attention_forward",
+        name=f"{form.name}_forward",
     )(inputs)
     return out, statistics
 
@@ -535,10 +557,15 @@ def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, 
     }
     known |= {"value": known["key"], "cotangent": known["query"]}
     known |= {"query_groups": known["queries"], "key_groups": known["keys"]}
+    length = 2 * layout.padded[0]
+    strip = spec((length, layout.lanes), lambda h, b, i, j: (0, h))
+    known |= {"position_key": strip, "position_query": strip}
+    columns = spec((layout.lanes, length), lambda h, b, i, j: (h, 0))
+    known |= {"position_key_columns": columns, "position_query_columns": columns}
     return {name: known[name] for name in inputs}
 
 
-def _forward(layout: Layout, refs: Refs, out: Any, statistics: Any, kept: Refs) -> None:
+def _forward(layout: Layout, form: Form, refs: Refs, out: Any, statistics: Any, kept: Refs) -> None:
     group_index, row, i, j = (pl.program_id(axis) for axis in range(4))
     if layout.buckets is not None:
 
@@ -554,15 +581,17 @@ def _forward(layout: Layout, refs: Refs, out: Any, statistics: Any, kept: Refs) 
 
     @pl.when(is_worked_on(layout, refs, i, j))
     def _() -> None:
-        _add_block(layout, refs, kept, i, j)
+        form.add_block(layout, refs, kept, i, j)
 
     @pl.when(j == layout.blocks[1] - 1)
     def _() -> None:
-        scale = 1.0 / kept["normaliser"][...]
+        largest, scale = kept["largest"][...], 1.0 / kept["normaliser"][...]
+        if layout.zeros:
+            scale = jnp.where(largest > MASKED, scale, 0.0)
         for head, lanes in enumerate(layout.heads()):
             kept["total"][lanes, :] *= scale[head : head + 1]
         out[0] = kept["total"][...].T.astype(out.dtype)
-        statistics[0, 0, : layout.group] = kept["largest"][...]
+        statistics[0, 0, : layout.group] = largest
         statistics[0, 0, layout.group :] = scale
 
 
@@ -573,29 +602,59 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
     # The logits of all heads come first, so that the matrix units compute the logits of one head
     # while the vector unit computes the softmax of another.
     of_heads = [product(only(key, one), query, (1, 1)) for one in layout.heads()]
-    for head, (lanes, logits) in enumerate(zip(layout.heads(), of_heads, strict=True)):
+    for head, logits in enumerate(of_heads):
         if layout.buckets is not None:
             logits = logits + kept["bias"][diagonal_of(layout, i, j), head]
         logits = masked_logits(layout, logits, visible, i, j)
-        here = slice(head, head + 1)
-        before = kept["largest"][here]
-        # Every block has a key, and a masked logit is finite: so is the largest.
-        now = jnp.maximum(before, jnp.max(logits, axis=0, keepdims=True))
-        shrink = jnp.exp(before - now)
-        weights = jnp.exp(logits - now)
-        total = jnp.sum(weights, axis=0, keepdims=True)
-        kept["largest"][here] = now
-        kept["normaliser"][here] = kept["normaliser"][here] * shrink + total
-        if layout.dropout_rate:
-            kept_here = kept_weights(layout, refs["streams"][0, 0, here], j)
-            weights = jnp.where(kept_here, weights, 0.0)
-        mixed = product(transposed[lanes], weights.astype(value.dtype), (1, 0))
-        kept["total"][lanes, :] = kept["total"][lanes, :] * shrink + mixed
+        add_weighted_values(layout, refs, kept, head, logits, transposed, j)
+
+
+def add_weighted_values(
+    layout: Layout,
+    refs: Refs,
+    kept: Refs,
+    head: int,
+    logits: Array,
+    values: Array,
+    key_block: Any,
+    columns: slice = slice(None),
+) -> None:
+    """Add one head's weighted values of a block of keys to the sums in scratch memory.
+
+    Args:
+      layout: sizes and settings of the kernel.
+      refs: inputs of the program; with dropout, "streams" is used.
+      kept: scratch memory: "largest", "normaliser" [G, queries] and "total" [lanes, queries].
+      head: index of the head in its group.
+      logits: masked logits of the head, float32 [keys, columns].
+      values: values of all heads of the group, transposed to [lanes, keys].
+      key_block: index of the block of keys.
+      columns: queries of the block that the logits are of; default: all.
+    """
+    lanes, here = layout.heads()[head], slice(head, head + 1)
+    before = kept["largest"][here, columns]
+    # Every block has a key, and a masked logit is finite: so is the largest.
+    now = jnp.maximum(before, jnp.max(logits, axis=0, keepdims=True))
+    shrink = jnp.exp(before - now)
+    weights = jnp.exp(logits - now)
+    total = jnp.sum(weights, axis=0, keepdims=True)
+    kept["largest"][here, columns] = now
+    kept["normaliser"][here, columns] = kept["normaliser"][here, columns] * shrink + total
+    if layout.dropout_rate:
+        kept_here = kept_weights(layout, refs["streams"][0, 0, here, columns], key_block)
+        weights = jnp.where(kept_here, weights, 0.0)
+    mixed = product(values[lanes], weights.astype(values.dtype), (1, 0))
+    kept["total"][lanes, columns] = kept["total"][lanes, columns] * shrink + mixed
 
 
 def backward_kernel(
-    layout: Layout, inputs: dict[str, Array], statistics: Array, *, interpret: Interpret
-) -> tuple[Array, Array, Array, Array | None]:
+    layout: Layout,
+    inputs: dict[str, Array],
+    statistics: Array,
+    *,
+    interpret: Interpret,
+    form: Form | None = None,
+) -> dict[str, Array]:
     """Run the backward attention kernel on one device.
 
     Args:
@@ -604,18 +663,21 @@ def backward_kernel(
       statistics: float32 [B, H / G, 3 * G, T] with G = layout.group: the statistics of the forward
         kernel, followed by the sum of cotangent times output for each head.
       interpret: True to run the kernel as plain operations, for tests.
+      form: terms of the logits; if None, products of queries and keys with T5's relative bias.
 
     Returns:
-      The gradients of query, key and value; the gradient of the table, or None.
+      The gradients by the names of the inputs. Gradients of the table and of the strips are
+        float32, and the gradients of the strips are transposed, [H * K, 2 * length].
     """
+    form = T5 if form is None else form
     batch, queries, joined = inputs["query"].shape
     keys, dtype = inputs["key"].shape[1], inputs["value"].dtype
     groups, group, lanes = layout.num_heads // layout.group, layout.group, layout.lanes
-    cost = backward_cost(layout, batch=batch, itemsize=dtype.itemsize)
+    _, cost = form.costs(layout, batch, dtype.itemsize)
     scratch: dict[str, Any] = {
         "query": pltpu.VMEM((layout.blocks[0], lanes, layout.query_block), jnp.float32),
-        "key": pltpu.VMEM((layout.key_block, lanes), jnp.float32),
-        "value": pltpu.VMEM((layout.key_block, lanes), jnp.float32),
+        "key": pltpu.VMEM((lanes, layout.key_block), jnp.float32),
+        "value": pltpu.VMEM((lanes, layout.key_block), jnp.float32),
     }
     of_keys = pl.BlockSpec((1, layout.key_block, lanes), lambda h, b, j, i: (b, j, h))
     out_specs = {
@@ -634,9 +696,14 @@ def backward_kernel(
         rows = (group * layout.buckets, layout.strip)
         out_specs["table"] = pl.BlockSpec((1, *rows), lambda h, b, j, i: (h, 0, 0))
         shapes["table"] = jax.ShapeDtypeStruct((groups, *rows), jnp.float32)
+    for name in ("position_key", "position_query"):
+        if name in inputs:
+            length = 2 * layout.padded[0]
+            out_specs[name] = pl.BlockSpec((lanes, length), lambda h, b, j, i: (h, 0))
+            shapes[name] = jax.ShapeDtypeStruct((joined, length), jnp.float32)
     of_rows = pl.BlockSpec((1, 1, 3 * group, layout.query_block), lambda h, b, j, i: (b, h, 0, i))
     found = pl.pallas_call(
-        functools.partial(_backward, layout),
+        functools.partial(_backward, layout, form),
         grid=(groups, batch, layout.blocks[1], layout.blocks[0]),
         in_specs=[in_specs(layout, inputs, lambda h, b, j, i: (h, b, i, j)), of_rows],
         out_specs=out_specs,
@@ -645,15 +712,17 @@ def backward_kernel(
         interpret=interpret,
         compiler_params=compiler_params(cost),
         cost_estimate=estimate(cost),
-        name="t5_attention_backward",
+        name=f"{form.name}_backward",
     )(inputs, statistics)
-    table = None
     if layout.buckets is not None:
         table = jnp.sum(found["table"], axis=-1).reshape(layout.num_heads, layout.buckets).T
-    return found["query"], found["key"], found["value"], table
+        found = {**found, "table": table}
+    return found
 
 
-def _backward(layout: Layout, refs: Refs, statistics: Any, out: Refs, kept: Refs) -> None:
+def _backward(
+    layout: Layout, form: Form, refs: Refs, statistics: Any, out: Refs, kept: Refs
+) -> None:
     group_index, row, j, i = (pl.program_id(axis) for axis in range(4))
     last_i, last_j = layout.blocks[0] - 1, layout.blocks[1] - 1
     if layout.buckets is not None:
@@ -674,12 +743,12 @@ def _backward(layout: Layout, refs: Refs, statistics: Any, out: Refs, kept: Refs
 
     @pl.when(is_worked_on(layout, refs, i, j))
     def _() -> None:
-        _add_backward_block(layout, refs, statistics[0, 0], kept, i, j)
+        form.add_backward_block(layout, refs, statistics[0, 0], out, kept, i, j)
 
     @pl.when(i == last_i)
     def _() -> None:
         for name in ("key", "value"):
-            out[name][0] = kept[name][...].astype(out[name].dtype)
+            out[name][0] = kept[name][...].T.astype(out[name].dtype)
 
     @pl.when(j == last_j)
     def _() -> None:
@@ -695,13 +764,13 @@ def _backward(layout: Layout, refs: Refs, statistics: Any, out: Refs, kept: Refs
 
 
 def _add_backward_block(
-    layout: Layout, refs: Refs, statistics: Array, kept: Refs, i: Any, j: Any
+    layout: Layout, refs: Refs, statistics: Array, out: Refs, kept: Refs, i: Any, j: Any
 ) -> None:
+    del out
     query, key, value, g = (refs[name][0] for name in ("query", "key", "value", "cotangent"))
     visible = seen(layout, refs, i, j)
-    transposed = transpose(key)
-    group, dtype = layout.group, value.dtype
-    diagonal = diagonal_of(layout, i, j)
+    keys, queries, cotangents = transpose(key), transpose(query), transpose(g)
+    dtype, diagonal = value.dtype, diagonal_of(layout, i, j)
     # The first products of all heads come first, as in the forward kernel.
     of_heads = [
         (
@@ -711,26 +780,63 @@ def _add_backward_block(
         for lanes in layout.heads()
     ]
     for head, lanes in enumerate(layout.heads()):
-        largest, scale, inner = (
-            statistics[n : n + 1] for n in (head, group + head, 2 * group + head)
-        )
         logits, grad_weights = of_heads[head]
         if layout.buckets is not None:
             logits = logits + kept["bias"][diagonal, head]
         logits = masked_logits(layout, logits, visible, i, j)
-        weights = jnp.exp(logits - largest) * scale
-        mixing = weights
-        if layout.dropout_rate:
-            streams = refs["streams"][0, 0, head : head + 1]
-            kept_here = kept_weights(layout, streams, j)
-            mixing = jnp.where(kept_here, weights, 0.0)
-            grad_weights = jnp.where(kept_here, grad_weights, 0.0)
-        kept["value"][...] += product(mixing.astype(dtype), only(g, lanes), (1, 0))
-        grad = weights * (grad_weights - inner)
+        mixing, grad = grad_of_logits(layout, refs, statistics, head, logits, grad_weights, j)
+        kept["value"][lanes, :] += product(cotangents[lanes], mixing.astype(dtype), (1, 1))
         if visible is not None:
             grad = jnp.where(visible, grad, 0.0)
         if layout.buckets is not None:
             kept["grad_bias"][diagonal, head] += grad
         grad = grad.astype(dtype)
-        kept["key"][...] += product(grad, only(query, lanes), (1, 0))
-        kept["query"][i, lanes, :] += product(transposed[lanes], grad, (1, 0))
+        kept["key"][lanes, :] += product(queries[lanes], grad, (1, 1))
+        kept["query"][i, lanes, :] += product(keys[lanes], grad, (1, 0))
+
+
+def grad_of_logits(
+    layout: Layout,
+    refs: Refs,
+    statistics: Array,
+    head: int,
+    logits: Array,
+    grad_weights: Array,
+    key_block: Any,
+) -> tuple[Array, Array]:
+    """Return a block's weights after dropout and the gradient of its logits, [keys, queries].
+
+    Args:
+      layout: sizes and settings of the kernel.
+      refs: inputs of the program; with dropout, "streams" is used.
+      statistics: statistics of the queries, as in `backward_kernel`, [3 * G, queries].
+      head: index of the head in its group.
+      logits: masked logits of the head, float32 [keys, queries].
+      grad_weights: product of values and cotangent, before dropout.
+      key_block: index of the block of keys.
+    """
+    group = layout.group
+    largest, scale, inner = (statistics[n : n + 1] for n in (head, group + head, 2 * group + head))
+    weights = jnp.exp(logits - largest) * scale
+    mixing = weights
+    if layout.dropout_rate:
+        streams = refs["streams"][0, 0, head : head + 1]
+        kept_here = kept_weights(layout, streams, key_block)
+        mixing = jnp.where(kept_here, weights, 0.0)
+        grad_weights = jnp.where(kept_here, grad_weights, 0.0)
+    return mixing, weights * (grad_weights - inner)
+
+
+def _costs(layout: Layout, batch: int, itemsize: int) -> tuple[Cost, Cost]:
+    forward, backward = (
+        cost(layout, batch=batch, itemsize=itemsize) for cost in (forward_cost, backward_cost)
+    )
+    return forward, backward
+
+
+T5 = Form(
+    name="t5_attention",
+    costs=_costs,
+    add_block=_add_block,
+    add_backward_block=_add_backward_block,
+)

@@ -98,7 +98,8 @@ Unroll = int | bool | Literal["auto"]
 
 _LONG = 2048
 """Row length in tokens from which on logits are too large to store: 16 MiB per head and row."""
-_KERNEL_BLOCK = 256
+_KERNEL_BLOCK, _DISTANCES_BLOCK = 256, 512
+"""Blocks of the kernels for TPUs; larger ones have fewer products by distance."""
 _STRAIGHT = {"cpu": 12}
 """Maximum number of layers compiled as straight-line code, by device kind; 24 for others."""
 
@@ -121,11 +122,18 @@ def choose_attention(
       d_kv: size of a head.
       dropout: dropout of the attention weights: none, shared by all queries of a head, or sampled
         for each query and key.
-      distances: True for disentangled attention, where logits depend on distance and query.
+      distances: True for disentangled attention, where logits depend on distance and query. Its
+        kernel needs a TPU v5 or later.
     """
     whole, why = ("plain", "") if length < _LONG else ("blocked", f" at {length} tokens")
+    if distances and kind.startswith("TPU"):
+        # Late: importing Pallas takes as long as importing this package.
+        from t5x_lite.nn.pallas_disentangled import supports
+
+        if supports(kind, length=length, d_kv=d_kv, itemsize=jnp.dtype(dtype).itemsize):
+            return "pallas", kind
     if distances:
-        return whole, f"disentangled attention has no kernel{why}"
+        return whole, f"{kind} has no kernel for disentangled attention{why}"
     if is_nvidia(kind):
         if dropout == "each":
             return whole, f"cuDNN cannot sample dropout for each query and key{why}"
@@ -166,7 +174,8 @@ def chosen(
         attention, why = choose_attention(kind, **facts)
         changes["attention"] = attention
         if attention == "pallas":
-            changes["attention_block"] = max(_KERNEL_BLOCK, model.attention_block)
+            block = _DISTANCES_BLOCK if facts.get("distances") else _KERNEL_BLOCK
+            changes["attention_block"] = max(block, model.attention_block)
         if attention == "cudnn" and one_text_rows:
             changes["one_text_rows"] = True
         said.append(f"attention {attention} ({why})")

@@ -21,7 +21,7 @@ from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5
 from t5x_lite.nn import attention as attention_module
-from t5x_lite.nn import pallas_attention
+from t5x_lite.nn import pallas_attention, pallas_disentangled
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
@@ -242,6 +242,8 @@ H200, TPU = "NVIDIA H200", "TPU v5 lite"
         # The kernel for TPUs draws dropout for each query and key.
         (TPU, {"family": "bert", "attention_dropout_rate": 0.1}, {}, "pallas", False),
         (TPU, {"family": "bert", "dtype": "float32"}, {"inputs_length": 4096}, "pallas", False),
+        (TPU, {"family": "deberta"}, {}, "pallas", False),
+        (TPU, {"family": "deberta"}, {"inputs_length": 4096}, "pallas", False),
         # What has no kernel: float32 on GPUs, heads of 4, draws for each query, disentangled.
         (H200, {"family": "t5", "dtype": "float32"}, {}, "plain", False),
         (H200, {"family": "t5", "d_kv": 4}, {}, "plain", False),
@@ -249,7 +251,7 @@ H200, TPU = "NVIDIA H200", "TPU v5 lite"
         (H200, {"family": "bert", "attention_dropout_rate": 0.0}, {}, "cudnn", False),
         (TPU, {"family": "bert", "share_attention_dropout": True}, {}, "pallas", False),
         (H200, {"family": "deberta"}, {}, "plain", False),
-        (TPU, {"family": "deberta"}, {}, "plain", False),
+        ("TPU v4", {"family": "deberta"}, {}, "plain", False),
         # Logits of long rows are never whole.
         ("cpu", {"family": "t5"}, {"inputs_length": 4096}, "blocked", False),
         (H200, {"family": "bert"}, {"inputs_length": 4096}, "blocked", False),
@@ -274,6 +276,8 @@ def test_what_auto_is(tiny_experiment, kind, model, data, attention, one_text):
     )
     found, (line,) = with_choices(experiment, kind)
     assert (found.model.attention, found.model.one_text_rows) == (attention, one_text)
+    if attention == "pallas":
+        assert found.model.attention_block == (512 if family == "deberta" else 256)
     assert found.model.unroll is True
     assert line.startswith(f"model: attention {attention} (")
     assert line.endswith("unroll True (1 layers)")
@@ -322,8 +326,7 @@ KERNELS = {"tpu": "tpu_custom_call", "cuda": "__cudnn$fmha"}
 @pytest.mark.parametrize(
     ("family", "platform", "attention"),
     [
-        *((family, "tpu", "pallas") for family in FAMILIES if family != "deberta"),
-        ("deberta", "tpu", "plain"),
+        *((family, "tpu", "pallas") for family in FAMILIES),
         *((family, "cpu", "plain") for family in FAMILIES),
         ("t5", "cuda", "cudnn"),
         ("bert, shared dropout", "cuda", "cudnn"),
@@ -341,7 +344,7 @@ def test_the_kernel_that_auto_picks_is_in_the_step(
     kind = {"tpu": TPU, "cuda": H200, "cpu": "cpu"}[platform]
     versions = "jax._src.cudnn.fused_attention_stablehlo.cuda_versions"
     monkeypatch.setattr(versions, types.SimpleNamespace(cudnn_get_version=lambda: 91300))
-    for module in (attention_module, pallas_attention):
+    for module in (attention_module, pallas_attention, pallas_disentangled):
         monkeypatch.setattr(module, "traced_kind", lambda: kind)
     make, objective = FAMILIES[family]
     layout = tiny_experiment.data.layout if objective is None else layouts.Encoder()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.nn import pallas_disentangled
 from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.disentangled import (
     DisentangledAttention,
@@ -178,6 +179,29 @@ def test_blocks_see_segments_alone():
     mask = Visibility(keys=jnp.ones((2, LENGTH), jnp.int32), causal=True)
     with pytest.raises(ValueError, match="requires a mask made only of segment ids"):
         layer(x, pattern=Pattern(mask, distances))
+
+
+def test_the_kernel_for_tpus_attends_without_a_prefix(monkeypatch):
+    layer, x, distances = layer_and_inputs()
+    ids = jnp.asarray([[1] * LENGTH, [1, 1, 2, 2, 2, 0, 0]])
+    kernel, calls = pallas_disentangled.pallas_disentangled, []
+
+    def interpreted(operands, segment_ids, **options):
+        calls.append(options["block"])
+        return kernel(operands, segment_ids, **options, interpret=True)
+
+    monkeypatch.setattr(pallas_disentangled, "pallas_disentangled", interpreted)
+
+    def attend(**fields):
+        mask = Visibility(keys=ids, queries=ids, block_size=8, **fields)
+        return layer.attention(x, x, pattern=Pattern(mask, distances))
+
+    np.testing.assert_allclose(attend(kernel=True), attend(), rtol=1e-5, atol=1e-5)
+    assert calls == [8]
+    before = jnp.ones((1, 2, 3, 4))
+    monkeypatch.setattr(DisentangledAttention, "own_prefix", lambda *_: (before, before))
+    np.testing.assert_array_equal(attend(kernel=True), attend())
+    assert calls == [8]
 
 
 def test_distances_are_needed():

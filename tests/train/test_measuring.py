@@ -14,7 +14,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded, load_using
-from t5x_lite.metrics.ranking import NAMES
+from t5x_lite.metrics.runs import BEIR_METRICS
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.train import measuring
 from t5x_lite.train.measuring import Measurement, evaluate
@@ -276,7 +276,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
         ["--evaluation.retrieval.directory", str(tmp_path / "beir")],
     )
     metrics = evaluate(experiment, [str(checkpoint)], output=str(tmp_path / "out"))
-    assert metrics == dict.fromkeys([f"test/{name}" for name in NAMES], 1.0)
+    assert metrics == dict.fromkeys([f"test/{name}" for name in BEIR_METRICS], 1.0)
     assert json.loads(capsys.readouterr().out)["test/mrr_at_10"] == 1.0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "metrics.json",

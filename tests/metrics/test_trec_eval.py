@@ -6,16 +6,16 @@ import sys
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.metrics import ranking
+from t5x_lite.metrics import runs
 
 
 def found(judgements, *documents):
-    return ranking.per_query({"q": judgements}, {"q": list(documents)})["q"]
+    return runs.by_trec_eval({"q": judgements}, {"q": list(documents)})["q"]
 
 
 def values(ndcg, mrr, recall):
     numbers = (ndcg, mrr, recall)
-    return dict(zip(ranking.NAMES, map(pytest.approx, numbers), strict=True))
+    return dict(zip(runs.BEIR_METRICS, map(pytest.approx, numbers), strict=True))
 
 
 def test_gains_are_the_scores_and_are_discounted_by_rank():
@@ -51,21 +51,23 @@ def test_recall_is_of_all_that_are_relevant():
 
 def test_a_query_without_a_relevant_document_counts():
     judgements = {"q": {"a": 1}, "none": {"a": 0}}
-    got = ranking.retrieval(judgements, {"q": ["a"], "none": ["a", "b"], "other": ["c"]})
+    got = runs.means(
+        runs.by_trec_eval(judgements, {"q": ["a"], "none": ["a", "b"], "other": ["c"]})
+    )
     assert got == values(0.5, 0.5, 0.5)
-    assert ranking.per_query({"q": {"a": 1}}, {"q": []})["q"] == values(0.0, 0.0, 0.0)
+    assert runs.by_trec_eval({"q": {"a": 1}}, {"q": []})["q"] == values(0.0, 0.0, 0.0)
 
 
 def test_what_is_wrong():
     with pytest.raises(ValueError, match="at least one query"):
-        ranking.retrieval({}, {})
+        runs.by_trec_eval({}, {})
     with pytest.raises(ValueError, match="the query 'q' has no ranking"):
-        ranking.retrieval({"q": {"a": 1}}, {})
+        runs.by_trec_eval({"q": {"a": 1}}, {})
     with pytest.raises(ValueError, match="the ranking of the query 'q' contains a document twice"):
-        ranking.retrieval({"q": {"a": 1}}, {"q": ["a", "a"]})
+        runs.by_trec_eval({"q": {"a": 1}}, {"q": ["a", "a"]})
 
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytrec_eval", None)
     with pytest.raises(InputError, match="need pytrec-eval-terrier"):
-        ranking.check_installed()
+        runs.check_trec_eval()
