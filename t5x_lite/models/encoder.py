@@ -189,7 +189,7 @@ class EncoderConfig(ModelConfig):
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
-        return more_remat(self.remat)
+        return more_remat(self.remat, attention=self.attention)
 
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool

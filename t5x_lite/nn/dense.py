@@ -30,6 +30,7 @@ storing a second array of that size.
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -303,12 +304,45 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        x32 = x.astype(jnp.float32)
-        centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-        variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(variance + self.epsilon)
+        normed = (_normalized_in_one_pass if _is_tpu() else _normalized)(x, self.epsilon)
         scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         return (normed * scale + bias).astype(x.dtype)
+
+
+def _normalized(x: Array, epsilon: float) -> Array:
+    return _normalized_with_statistics(x, epsilon)[0]
+
+
+def _normalized_with_statistics(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    x32 = x.astype(jnp.float32)
+    mean = jnp.mean(x32, axis=-1, keepdims=True)
+    centred = x32 - mean
+    variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(variance + epsilon)
+    return centred * scale, mean, scale
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _normalized_in_one_pass(x: Array, epsilon: float) -> Array:
+    """Compute `_normalized`; the backward pass takes both of its sums in one pass over a row."""
+    return _normalized(x, epsilon)
+
+
+def _normalized_forward(x: Array, epsilon: float) -> tuple[Array, tuple[Array, Array, Array]]:
+    normed, mean, scale = _normalized_with_statistics(x, epsilon)
+    return normed, (x, mean, scale)
+
+
+def _normalized_backward(epsilon: float, saved: tuple[Array, ...], g: Array) -> tuple[Array]:
+    del epsilon
+    x, mean, scale = saved
+    normed = (x.astype(jnp.float32) - mean) * scale
+    first = jnp.mean(g, axis=-1, keepdims=True)
+    second = jnp.mean(g * normed, axis=-1, keepdims=True)
+    return ((scale * (g - first - normed * second)).astype(x.dtype),)
+
+
+_normalized_in_one_pass.defvjp(_normalized_forward, _normalized_backward)
 
 
 def saves_bytes() -> bool:
@@ -632,10 +666,20 @@ Activation = Literal["gelu", "relu", "gelu_new", "tanh", "swish"]
 """Activation function: gelu is exact, gelu_new its tanh approximation, swish is x sigmoid(x)."""
 
 
+def _is_tpu() -> bool:
+    return traced_kind().startswith("TPU")
+
+
+def _gelu_by_erf(x: Array) -> Array:
+    # jax.nn.gelu computes erfc in two ways and selects one; on TPUs, the selection of every element
+    # becomes an array of its own, and costs as much as a product.
+    return x * (0.5 * jax.lax.erf(x * np.float32(math.sqrt(0.5))) + 0.5)
+
+
 def activate(x: Array, activation: Activation) -> Array:
     """Apply the activation of the given name, elementwise."""
     if activation == "gelu":
-        return jax.nn.gelu(x, approximate=False)
+        return _gelu_by_erf(x) if _is_tpu() else jax.nn.gelu(x, approximate=False)
     if activation == "gelu_new":
         return jax.nn.gelu(x, approximate=True)
     if activation == "relu":

@@ -312,10 +312,16 @@ def _forward(
         out, largest, scale = kernel(*given)
     else:
         out, largest, scale = jax.lax.platform_dependent(*given, tpu=kernel, default=elsewhere)
-    return out, (*given, out, largest, scale)
+    # A head of 64 numbers would fill half of a tile, so heads stay joined in what is stored.
+    joined = out.reshape(*out.shape[:2], -1)
+    joined, largest, scale = blocked.stored(joined, largest, scale)
+    return joined.reshape(out.shape), (*given, joined, largest, scale)
 
 
 def _backward(call: _Call, saved: tuple, g: Array) -> tuple:
+    *given, joined, largest, scale = saved
+    saved = (*given, joined.reshape(g.shape), largest, scale)
+
     def kernel(*given: Any) -> tuple:
         return _on_mesh(functools.partial(_backward_here, call), given, "xxxt")
 
