@@ -40,6 +40,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.accelerators import is_nvidia
@@ -420,6 +421,15 @@ _rounded_einsum = jax.custom_vjp(_rounded_product, nondiff_argnums=(0,))
 _rounded_einsum.defvjp(_rounded_forward, _backward)
 
 
+PRODUCT = "product"
+"""Name of the results of dense layers, which rematerialization policies store (`nn.stack`)."""
+
+
+def stored_product(x: Array) -> Array:
+    """Mark the result of a dense layer for rematerialization policies."""
+    return checkpoint_name(x, PRODUCT)
+
+
 Initializer = Callable[..., Any]
 
 FAN_IN_NORMAL: Initializer = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -480,10 +490,12 @@ class Dense(nnx.Module):
         kernel, stored = self.kernel[...], self.kernel.get_value()
         whole = self.slot is None and not isinstance(stored, Int8)
         if not whole or x.dtype != kernel.dtype or not saves_bytes():
-            return self.product(x, seen).astype(x.dtype)
+            return stored_product(self.product(x, seen).astype(x.dtype))
         batch = "ABCE"[: x.ndim - 1]
         product = rounded_einsum(f"{batch}I,IO->{batch}O", x, kernel)
-        return product + self.bias[...].astype(x.dtype) if self.has_bias else product
+        if self.has_bias:
+            product = product + self.bias[...].astype(x.dtype)
+        return stored_product(product)
 
     def product(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
         """Apply the layer and return the result in float32, for logits and activations.
@@ -816,7 +828,7 @@ class MLP(nnx.Module):
             return activate(self.joint.products(x)[0], self.activation).astype(x.dtype)
         if self.activation == "relu":  # in float32 its backward pass would keep twice the bytes
             return jax.nn.relu(self.wi(x, seen))
-        first = self.wi(x, seen) if saves_bytes() else self.wi.product(x, seen)
+        first = self.wi(x, seen) if saves_bytes() else stored_product(self.wi.product(x, seen))
         return activated(first, self.activation, dtype=x.dtype)
 
     def __call__(

@@ -17,17 +17,17 @@ rejected.
 
 Costs of T5 1.1 base, bfloat16, from `costs`: 12 heads of 64, blocks of 256. GFLOPs and MB from and
 to HBM are per row, and VMEM is per program. FLOPs are over all 128 lanes of two heads, even if a
-product contracts over one head's 64. The useful fraction is 2/3 in the forward pass and 5/9 in the
+product contracts over one head's 64. The useful fraction is 2/3 in the forward pass and 5/7 in the
 backward pass.
 
 |                      | forward GFLOP, MB, MiB of VMEM | backward GFLOP, MB, MiB of VMEM |
 |---|---|---|
-| encoder, 512         | 1.21, 7.9, 3.2                 | 3.62, 9.6, 5.8                  |
-| encoder, 2048        | 19.3, 108, 4.2                 | 58.0, 75.9, 9.3                 |
-| encoder, 8192        | 309, 1643, 4.2                 | 928, 938, 15.3                  |
-| decoder, 114         | 0.08, 1.2, 0.8                 | 0.23, 2.2, 1.3                  |
-| decoder, 2048        | 10.9, 108, 3.2                 | 32.6, 75.9, 7.3                 |
-| across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.91, 5.7, 1.6                  |
+| encoder, 512         | 1.21, 7.9, 3.2                 | 2.82, 9.6, 5.9                  |
+| encoder, 2048        | 19.3, 108, 4.2                 | 45.1, 75.9, 9.4                 |
+| encoder, 8192        | 309, 1643, 4.2                 | 722, 938, 15.4                  |
+| decoder, 114         | 0.08, 1.2, 0.8                 | 0.18, 2.2, 1.4                  |
+| decoder, 2048        | 10.9, 108, 3.2                 | 25.4, 75.9, 7.4                 |
+| across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.70, 5.7, 1.7                  |
 
 Larger blocks move fewer bytes for long rows, because keys are read once for each block of queries,
 but need more VMEM. In the backward pass VMEM also grows with the length, because it holds the

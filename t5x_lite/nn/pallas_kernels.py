@@ -207,14 +207,15 @@ def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
     blocks = (2 * layout.query_block + 4 * layout.key_block + queries) * _wide(lanes) * itemsize
     ids = 4 * (LANES * layout.key_block + SUBLANES * layout.query_block)
     statistics = 4 * 3 * group * layout.query_block
-    kept = 4 * lanes * queries + 4 * 2 * _wide(lanes) * layout.key_block
+    kept = 4 * lanes * queries + 4 * 2 * lanes * layout.key_block
+    kept += 2 * itemsize * lanes * layout.query_block  # transposed
     table = 4 * (layout.buckets or 0) * group * layout.strip
     moved = (2 * queries * columns + 4 * keys + queries) * lanes * itemsize
     moved += 4 * 3 * group * queries * columns + 4 * LANES * keys + 4 * queries * columns
     streams, drawn = _dropout_bytes(layout)
     moved += streams * layout.blocks[0] * columns
     return Cost(
-        flops=2 * pairs * group * (4 * lanes + d_kv),
+        flops=2 * pairs * group * (2 * lanes + 3 * d_kv),
         exponentials=pairs * group,
         bytes=programs * moved + (layout.num_heads // layout.group) * table,
         vmem=2 * (blocks + ids + statistics + streams + table)
@@ -614,8 +615,8 @@ def backward_kernel(
     cost = backward_cost(layout, batch=batch, itemsize=dtype.itemsize)
     scratch: dict[str, Any] = {
         "query": pltpu.VMEM((layout.blocks[0], lanes, layout.query_block), jnp.float32),
-        "key": pltpu.VMEM((layout.key_block, lanes), jnp.float32),
-        "value": pltpu.VMEM((layout.key_block, lanes), jnp.float32),
+        "key": pltpu.VMEM((lanes, layout.key_block), jnp.float32),
+        "value": pltpu.VMEM((lanes, layout.key_block), jnp.float32),
     }
     of_keys = pl.BlockSpec((1, layout.key_block, lanes), lambda h, b, j, i: (b, j, h))
     out_specs = {
@@ -679,7 +680,7 @@ def _backward(layout: Layout, refs: Refs, statistics: Any, out: Refs, kept: Refs
     @pl.when(i == last_i)
     def _() -> None:
         for name in ("key", "value"):
-            out[name][0] = kept[name][...].astype(out[name].dtype)
+            out[name][0] = kept[name][...].T.astype(out[name].dtype)
 
     @pl.when(j == last_j)
     def _() -> None:
@@ -699,7 +700,9 @@ def _add_backward_block(
 ) -> None:
     query, key, value, g = (refs[name][0] for name in ("query", "key", "value", "cotangent"))
     visible = seen(layout, refs, i, j)
-    transposed = transpose(key)
+    # Gradients are summed with heads along the first axis, so that a product computes the columns
+    # of one head instead of all 128 lanes.
+    transposed, transposed_query, transposed_g = map(transpose, (key, query, g))
     group, dtype = layout.group, value.dtype
     diagonal = diagonal_of(layout, i, j)
     # The first products of all heads come first, as in the forward kernel.
@@ -725,12 +728,12 @@ def _add_backward_block(
             kept_here = kept_weights(layout, streams, j)
             mixing = jnp.where(kept_here, weights, 0.0)
             grad_weights = jnp.where(kept_here, grad_weights, 0.0)
-        kept["value"][...] += product(mixing.astype(dtype), only(g, lanes), (1, 0))
+        kept["value"][lanes, :] += product(transposed_g[lanes], mixing.astype(dtype), (1, 1))
         grad = weights * (grad_weights - inner)
         if visible is not None:
             grad = jnp.where(visible, grad, 0.0)
         if layout.buckets is not None:
             kept["grad_bias"][diagonal, head] += grad
         grad = grad.astype(dtype)
-        kept["key"][...] += product(grad, only(query, lanes), (1, 0))
+        kept["key"][lanes, :] += product(transposed_query[lanes], grad, (1, 1))
         kept["query"][i, lanes, :] += product(transposed[lanes], grad, (1, 0))

@@ -14,7 +14,8 @@ Rematerialization policies, by the arrays that a layer's forward pass stores for
     none           all arrays that the backward pass reads
     full           only the layer's input; the rest is recomputed, for a third more FLOPs
     attention      the input and the output of attention, if it is computed in blocks
-    dots_no_batch  as "attention", and the products with weights, but no array of T * S elements
+    products       as "attention", and the results of dense layers in the compute dtype
+    dots_no_batch  as "attention", and the products with weights in float32
     dots           the input and the results of all matrix products, including attention logits
 
 The kernel for TPUs and blocked attention need their output and two numbers per query and head in
@@ -41,7 +42,7 @@ from t5x_lite.nn import cache as caching
 from t5x_lite.nn import experts
 from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.dense import dropout, hidden_dropout, split_key
+from t5x_lite.nn.dense import PRODUCT, dropout, hidden_dropout, split_key
 from t5x_lite.nn.fused_attention import STORED
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
@@ -58,6 +59,7 @@ POLICIES: dict[str, Callable[..., Any] | None] = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
     "attention": _ATTENTION,
+    "products": jax.checkpoint_policies.save_only_these_names(STORED, PRODUCT),
     "dots": _with_attention(jax.checkpoint_policies.checkpoint_dots),
     "dots_no_batch": _with_attention(jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
 }
@@ -80,7 +82,7 @@ def more_remat(name: str, *, attention: "AttentionKind") -> tuple[str, ...]:
       name: name of the policy.
       attention: implementation of attention; "attention" differs from "full" only for blocks.
     """
-    policies = ("dots_no_batch", "attention", "full")
+    policies = ("dots_no_batch", "products", "attention", "full")
     rest = policies[policies.index(name) + 1 :] if name in policies else policies
     return tuple(p for p in rest if p != "attention" or attention in ("blocked", "pallas"))
 

@@ -58,13 +58,18 @@ def test_attention_in_blocks_runs_again_only_under_full(kernel):
         return str(jax.make_jaxpr(gradient)(jnp.ones((2, 16, 8)))).count(" while[")
 
     assert times("full") == 2 * times("none")
-    assert {times(name) for name in ("attention", "dots", "dots_no_batch")} == {times("none")}
+    assert {times(name) for name in ("attention", "products", "dots_no_batch")} == {times("none")}
 
 
 def test_policies_that_store_less():
-    assert more_remat("none", attention="plain") == ("dots_no_batch", "full")
-    assert more_remat("none", attention="pallas") == ("dots_no_batch", "attention", "full")
-    assert more_remat("dots_no_batch", attention="blocked") == ("attention", "full")
+    assert more_remat("none", attention="plain") == ("dots_no_batch", "products", "full")
+    assert more_remat("none", attention="pallas") == (
+        "dots_no_batch",
+        "products",
+        "attention",
+        "full",
+    )
+    assert more_remat("dots_no_batch", attention="blocked") == ("products", "attention", "full")
     assert more_remat("full", attention="pallas") == ()
 
 
@@ -99,8 +104,8 @@ def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(InputError) as raised:
         check_remat("dot")
     assert str(raised.value) == (
-        "model.remat must be one of none, full, attention, dots, dots_no_batch: got 'dot'; did you "
-        "mean dots?"
+        "model.remat must be one of none, full, attention, products, dots, dots_no_batch: got "
+        "'dot'; did you mean dots?"
     )
     with pytest.raises(InputError, match=r"got 'half'$"):
         rematerialise(layer, "half")
