@@ -240,17 +240,18 @@ def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]
 
 _FUSIONS = "xla_tpu_scoped_vmem_limit_kib"
 _VMEM_OF_FUSIONS = {
-    "TPU v5 lite": 64,
-    "TPU v5e": 64,
-    "TPU v5": 48,
-    "TPU v5p": 48,
-    "TPU v6 lite": 64,
-    "TPU v6e": 64,
+    "TPU v5 lite": 32,
+    "TPU v5e": 32,
+    "TPU v5": 32,
+    "TPU v5p": 32,
+    "TPU v6 lite": 32,
+    "TPU v6e": 32,
 }
 """MiB of VMEM that one fused operation may use, by device kind; the compiler's default is 16.
 
-A core has 128 MiB, of a v5p 64. With more room, products with fused norms or dropout take larger
-blocks: a layer of BERT base takes 3.6 ms instead of 4.2 (docs/experiments/012-tpu-plans.md).
+A core has 128 MiB, or 64 on a v5p. With more room, products with fused norms and dropout take
+larger blocks. With 64 MiB, steps are no faster and compile slower
+(docs/experiments/012-tpu-plans.md).
 """
 
 

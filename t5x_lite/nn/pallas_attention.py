@@ -42,11 +42,13 @@ were 17.48 and 17.55, 18.20 and 18.25, 23.28 and 23.25, 28.05 and 27.77 MiB (lib
 import dataclasses
 import functools
 import logging
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float
 
 from t5x_lite.core.errors import InputError
@@ -400,7 +402,7 @@ def _backward_here(
     axes: Any,
 ) -> tuple[Array, Array, Array, Array | None]:
     layout = call.layout(query, key.shape[1])
-    inner = jnp.sum(g.astype(jnp.float32) * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)
+    inner = _sums_of_heads(g, out)
     batch, length, heads, _ = query.shape
     groups, fill = heads // layout.group, layout.padded[0] - length
     statistics = jnp.concatenate(
@@ -417,6 +419,19 @@ def _backward_here(
     if grad_table is not None and axes:
         grad_table = jax.lax.psum(grad_table, axes)
     return query_grad, key_grad, value_grad, grad_table
+
+
+def _sums_of_heads(a: Float[Array, "B T H K"], b: Float[Array, "B T H K"]) -> Array:
+    """Sum a * b over each head, [B, H, T], by a product with ones.
+
+    A sum over the axis K would need another layout: a head fills half of a tile.
+    """
+    *lengths, heads, d_kv = a.shape
+    joined = (x.reshape(*lengths, heads * d_kv).astype(jnp.float32) for x in (a, b))
+    ones = np.repeat(np.eye(heads, dtype=np.float32), d_kv, axis=0)
+    return jnp.einsum(
+        "BTJ,JH->BHT", operator.mul(*joined), ones, precision=jax.lax.Precision.HIGHEST
+    )
 
 
 def _inputs(

@@ -80,7 +80,7 @@ def test_the_pass_is_added_to_those_that_are_off():
 
 @pytest.mark.parametrize(
     ("kind", "kib"),
-    [("TPU v5 lite", "65536"), ("TPU v5", "49152"), ("cpu", None), ("TPU v4", None)],
+    [("TPU v5 lite", "32768"), ("TPU v5", "32768"), ("cpu", None), ("TPU v4", None)],
 )
 def test_fused_operations_get_more_memory_on_tpus_that_have_it(kind, kib):
     own = {} if kib is None else {"xla_tpu_scoped_vmem_limit_kib": kib}
