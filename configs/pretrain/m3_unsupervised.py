@@ -6,9 +6,9 @@ the steps, weight decay 0.01, and batches by length with table 9's sizes, which 
 The temperature is not published; here it is 0.02, as in fine-tuning. Pairs are JSON lines {"query",
 "pos"}; a parallel corpus may have this format, too.
 
-The backward pass reads the results of dense layers and of attention again instead of computing them
-again, which a chip of 95 GiB has room for. Layers run in a loop: each length of a batch is a program
-of its own, and straight-line code of 24 layers takes long to compile.
+The results of dense layers and of attention are stored for the backward pass, for which a chip of
+95 GiB has room. Layers run in a loop: each length of a batch is a program of its own, and
+straight-line code of 24 layers takes long to compile.
 
 Command; STAGE_1 is the work directory of m3_retromae.py:
     t5x-lite train configs/pretrain/m3_unsupervised.py --init STAGE_1 --data.directory PAIRS \

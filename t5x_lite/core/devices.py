@@ -238,29 +238,6 @@ def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]
     return {**options, _DISABLED: both}
 
 
-_FUSIONS = "xla_tpu_scoped_vmem_limit_kib"
-_VMEM_OF_FUSIONS = {
-    "TPU v5 lite": 32,
-    "TPU v5e": 32,
-    "TPU v5": 32,
-    "TPU v5p": 32,
-    "TPU v6 lite": 32,
-    "TPU v6e": 32,
-}
-"""MiB of VMEM that one fused operation may use, by device kind; the compiler's default is 16.
-
-A core has 128 MiB, or 64 on a v5p. With more room, products with fused norms and dropout take
-larger blocks. With 64 MiB, steps are no faster and compile slower
-(docs/experiments/012-tpu-plans.md).
-"""
-
-
-def with_fusion_memory(options: CompilerOptions, kind: str) -> dict[str, str | bool]:
-    """Return the options with more VMEM for fused operations, on TPUs that have it."""
-    size = _VMEM_OF_FUSIONS.get(kind)
-    return {**({} if size is None else {_FUSIONS: str(1024 * size)}), **options}
-
-
 def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
     """Raise InputError if XLA rejects the options when it compiles a tiny program."""
     if not options:

@@ -33,11 +33,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from t5x_lite.core.devices import (
-    CompilerOptions,
-    with_fusion_memory,
-    without_all_reduce_motion,
-)
+from t5x_lite.core.devices import CompilerOptions, without_all_reduce_motion
 from t5x_lite.core.sharding import (
     Parts,
     batch_sharding,
@@ -193,7 +189,7 @@ def make_train_step(
     # If the sequence axis is split, `put_batch` sets the sharding: arrays of rank 1 have no such
     # axis.
     batch_layout = batch_sharding(mesh) if mesh.shape["sequence"] == 1 else None
-    options = with_fusion_memory(options or {}, mesh.devices.flat[0].device_kind)
+    options = dict(options or {})
     if parts.may_be_several:
         options = without_all_reduce_motion(options)
     return jax.jit(

@@ -7,7 +7,6 @@ from t5x_lite.core.devices import (
     compiler_options,
     matmul_precision,
     use_compilation_cache,
-    with_fusion_memory,
     without_all_reduce_motion,
 )
 from t5x_lite.core.errors import InputError
@@ -76,17 +75,6 @@ def test_the_pass_is_added_to_those_that_are_off():
         "xla_disable_hlo_passes": f"dce,{name}",
         "xla_a": True,
     }
-
-
-@pytest.mark.parametrize(
-    ("kind", "kib"),
-    [("TPU v5 lite", "32768"), ("TPU v5", "32768"), ("cpu", None), ("TPU v4", None)],
-)
-def test_fused_operations_get_more_memory_on_tpus_that_have_it(kind, kib):
-    own = {} if kib is None else {"xla_tpu_scoped_vmem_limit_kib": kib}
-    assert with_fusion_memory({"xla_a": True}, kind) == {**own, "xla_a": True}
-    given = {"xla_tpu_scoped_vmem_limit_kib": "1"}
-    assert with_fusion_memory(given, kind) == given
 
 
 @pytest.mark.parametrize(
