@@ -89,8 +89,8 @@ class EncoderConfig(ModelConfig):
         cuDNN's attention for NVIDIA GPUs and bfloat16 (plain on other devices). Training rejects
         "cudnn" with dropout for each query and key.
       attention_block: number of keys per block of blocked attention (in DeBERTa, of queries); for
-        the TPU kernel, of keys and queries, with 256 recommended, or 512 for DeBERTa. A block that
-        does not fit the chip is halved.
+        the TPU kernel, of keys and queries, with 512 recommended. A block that does not fit the
+        chip is halved.
       one_text_rows: True if each row holds one text, followed by padding. cuDNN's attention then
         reads lengths instead of a mask, and is faster. Other rows give NaN.
     """
@@ -189,7 +189,7 @@ class EncoderConfig(ModelConfig):
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
-        return more_remat(self.remat)
+        return more_remat(self.remat, attention=self.attention)
 
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool

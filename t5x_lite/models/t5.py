@@ -82,7 +82,8 @@ class StackConfig(ModelConfig):
       unroll: number of layers per iteration of the scan, or True for straight-line code. "auto" is
         straight-line code unless its compilation is slow.
       remat: activations that a layer stores for its backward pass: "none" stores all, "full" only
-        the layer's input, "dots" the matrix products, "dots_no_batch" the products with weights
+        the layer's input, "attention" also the output of attention in blocks, "products" also the
+        results of dense layers, "dots_no_batch" these in float32, "dots" all matrix products
         (`t5x_lite.nn.stack`).
       attention: implementation of attention. "auto" is the fastest for the devices of a run, and is
         recorded in the run's config.json; "plain" computes all keys at once; "heads" computes one
@@ -91,7 +92,7 @@ class StackConfig(ModelConfig):
         cuDNN's attention for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.fused_attention`; plain on
         other devices, where training rejects it). Decoding always uses plain attention.
       attention_block: number of keys per block of blocked attention; for the TPU kernel, of keys
-        and queries, with 256 recommended. A block that does not fit the chip is halved.
+        and queries, with 512 recommended. A block that does not fit the chip is halved.
       one_text_rows: True if each row holds one text, followed by padding. cuDNN's attention then
         reads lengths instead of a mask, and is faster. Other rows give NaN.
     """
@@ -140,7 +141,7 @@ class StackConfig(ModelConfig):
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
-        return more_remat(self.remat)
+        return more_remat(self.remat, attention=self.attention)
 
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool

@@ -24,6 +24,7 @@ from t5x_lite.nn.dense import (
     dropout,
     einsum,
     saves_bytes,
+    stored_product,
     sum_leading,
     thinned,
     truncated_normal,
@@ -491,7 +492,7 @@ class Attention(nnx.Module):
         if self.scale is None:
             return self.query(x, seen)
         product = self.query(x, seen) if saves_bytes() else self.query.product(x, seen)
-        return (product.astype(jnp.float32) * self.scale).astype(x.dtype)
+        return stored_product((product.astype(jnp.float32) * self.scale).astype(x.dtype))
 
     def close(self, mixed: Float[Array, "B T H K"], seen: Any = None) -> Float[Array, "B T D"]:
         """Merge the heads of the weighted values and apply the output projection."""

@@ -30,6 +30,7 @@ storing a second array of that size.
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -39,6 +40,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.accelerators import is_nvidia
@@ -303,12 +305,45 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        x32 = x.astype(jnp.float32)
-        centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-        variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(variance + self.epsilon)
+        normed = (_normalized_in_one_pass if _is_tpu() else _normalized)(x, self.epsilon)
         scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         return (normed * scale + bias).astype(x.dtype)
+
+
+def _normalized(x: Array, epsilon: float) -> Array:
+    return _normalized_with_statistics(x, epsilon)[0]
+
+
+def _normalized_with_statistics(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    x32 = x.astype(jnp.float32)
+    mean = jnp.mean(x32, axis=-1, keepdims=True)
+    centred = x32 - mean
+    variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(variance + epsilon)
+    return centred * scale, mean, scale
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _normalized_in_one_pass(x: Array, epsilon: float) -> Array:
+    """Compute `_normalized`; the backward pass takes both of its sums in one pass over a row."""
+    return _normalized(x, epsilon)
+
+
+def _normalized_forward(x: Array, epsilon: float) -> tuple[Array, tuple[Array, Array, Array]]:
+    normed, mean, scale = _normalized_with_statistics(x, epsilon)
+    return normed, (x, mean, scale)
+
+
+def _normalized_backward(epsilon: float, saved: tuple[Array, ...], g: Array) -> tuple[Array]:
+    del epsilon
+    x, mean, scale = saved
+    normed = (x.astype(jnp.float32) - mean) * scale
+    first = jnp.mean(g, axis=-1, keepdims=True)
+    second = jnp.mean(g * normed, axis=-1, keepdims=True)
+    return ((scale * (g - first - normed * second)).astype(x.dtype),)
+
+
+_normalized_in_one_pass.defvjp(_normalized_forward, _normalized_backward)
 
 
 def saves_bytes() -> bool:
@@ -386,6 +421,15 @@ _rounded_einsum = jax.custom_vjp(_rounded_product, nondiff_argnums=(0,))
 _rounded_einsum.defvjp(_rounded_forward, _backward)
 
 
+PRODUCT = "product"
+"""Name of the results of dense layers, which rematerialization policies store (`nn.stack`)."""
+
+
+def stored_product(x: Array) -> Array:
+    """Mark the result of a dense layer for rematerialization policies."""
+    return checkpoint_name(x, PRODUCT)
+
+
 Initializer = Callable[..., Any]
 
 FAN_IN_NORMAL: Initializer = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
@@ -446,10 +490,12 @@ class Dense(nnx.Module):
         kernel, stored = self.kernel[...], self.kernel.get_value()
         whole = self.slot is None and not isinstance(stored, Int8)
         if not whole or x.dtype != kernel.dtype or not saves_bytes():
-            return self.product(x, seen).astype(x.dtype)
+            return stored_product(self.product(x, seen).astype(x.dtype))
         batch = "ABCE"[: x.ndim - 1]
         product = rounded_einsum(f"{batch}I,IO->{batch}O", x, kernel)
-        return product + self.bias[...].astype(x.dtype) if self.has_bias else product
+        if self.has_bias:
+            product = product + self.bias[...].astype(x.dtype)
+        return stored_product(product)
 
     def product(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
         """Apply the layer and return the result in float32, for logits and activations.
@@ -632,10 +678,20 @@ Activation = Literal["gelu", "relu", "gelu_new", "tanh", "swish"]
 """Activation function: gelu is exact, gelu_new its tanh approximation, swish is x sigmoid(x)."""
 
 
+def _is_tpu() -> bool:
+    return traced_kind().startswith("TPU")
+
+
+def _gelu_by_erf(x: Array) -> Array:
+    # jax.nn.gelu computes erfc in two ways and selects one; on TPUs, the selection of every element
+    # becomes an array of its own, and costs as much as a product.
+    return x * (0.5 * jax.lax.erf(x * np.float32(math.sqrt(0.5))) + 0.5)
+
+
 def activate(x: Array, activation: Activation) -> Array:
     """Apply the activation of the given name, elementwise."""
     if activation == "gelu":
-        return jax.nn.gelu(x, approximate=False)
+        return _gelu_by_erf(x) if _is_tpu() else jax.nn.gelu(x, approximate=False)
     if activation == "gelu_new":
         return jax.nn.gelu(x, approximate=True)
     if activation == "relu":
@@ -772,7 +828,7 @@ class MLP(nnx.Module):
             return activate(self.joint.products(x)[0], self.activation).astype(x.dtype)
         if self.activation == "relu":  # in float32 its backward pass would keep twice the bytes
             return jax.nn.relu(self.wi(x, seen))
-        first = self.wi(x, seen) if saves_bytes() else self.wi.product(x, seen)
+        first = self.wi(x, seen) if saves_bytes() else stored_product(self.wi.product(x, seen))
         return activated(first, self.activation, dtype=x.dtype)
 
     def __call__(

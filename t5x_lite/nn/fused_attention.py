@@ -36,6 +36,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.accelerators import is_nvidia
@@ -55,6 +56,14 @@ supported; and the dropout streams [B, H, T], if dropout is sampled for each que
 
 Pair = tuple[Array, Array]
 """Keys and values of a prefix."""
+
+STORED = "attention"
+"""Name of the arrays that rematerialization policies store, so that attention is computed once."""
+
+
+def stored(*arrays: Array) -> tuple[Array, ...]:
+    """Mark the results of attention in blocks for rematerialization policies (`nn.stack`)."""
+    return tuple(checkpoint_name(array, STORED) for array in arrays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,6 +270,7 @@ def forward(
     # Not their logarithm: where all is masked, 1e10 + log(S) is 1e10 in float32.
     scale = 1.0 / normaliser
     out = (total * _by_query(scale)).astype(dtype)
+    out, largest, scale = stored(out, largest, scale)
     return out, (query, key, value, table, rows, out, largest, scale)
 
 

@@ -52,6 +52,7 @@ from t5x_lite.core.sharding import check_whole_rows, partition_spec, traced_kind
 from t5x_lite.core.trees import Array
 from t5x_lite.nn.attention_pattern import Operands, attend_in_blocks
 from t5x_lite.nn.dense import WeightDropout
+from t5x_lite.nn.fused_attention import stored
 from t5x_lite.nn.masks import MASKED
 from t5x_lite.nn.pallas_attention import (
     fitting,
@@ -420,11 +421,15 @@ def _forward(call: _Call, operands: Operands, rows: _Rows) -> tuple[Array, tuple
         unused = jnp.zeros((batch, heads, length), jnp.float32)
         return _in_blocks(call, rows, operands), unused, unused
 
-    results: Any = _by_platform(call, kernel, elsewhere, (operands, rows))
-    return results[0], (operands, rows, results)
+    out, largest, scale = _by_platform(call, kernel, elsewhere, (operands, rows))
+    joined, *statistics = stored(out.reshape(*out.shape[:2], -1), largest, scale)
+    return joined.reshape(out.shape), (operands, rows, joined, *statistics)
 
 
 def _backward(call: _Call, saved: tuple, g: Array) -> tuple[Operands, None]:
+    operands, rows, joined, *statistics = saved
+    results = (joined.reshape(g.shape), *statistics)
+
     def kernel(*given: Any) -> Operands:
         grads = _on_mesh(functools.partial(_backward_here, call), given)
         return jax.tree.map(lambda grad, x: grad.astype(x.dtype), grads, given[0])
@@ -432,7 +437,7 @@ def _backward(call: _Call, saved: tuple, g: Array) -> tuple[Operands, None]:
     def elsewhere(operands: Operands, rows: _Rows, _: tuple, g: Array) -> Operands:
         return jax.vjp(functools.partial(_in_blocks, call, rows), operands)[1](g)[0]
 
-    return _by_platform(call, kernel, elsewhere, (*saved, g)), None
+    return _by_platform(call, kernel, elsewhere, (operands, rows, results, g)), None
 
 
 _attend.defvjp(_forward, _backward)

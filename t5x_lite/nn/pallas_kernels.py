@@ -209,7 +209,8 @@ def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
     blocks = (2 * layout.query_block + 4 * layout.key_block + queries) * _wide(lanes) * itemsize
     ids = 4 * (LANES * layout.key_block + SUBLANES * layout.query_block)
     statistics = 4 * 3 * group * layout.query_block
-    kept = 4 * lanes * (queries + 2 * layout.key_block)
+    kept = 4 * lanes * queries + 4 * 2 * lanes * layout.key_block
+    kept += 2 * itemsize * lanes * layout.query_block  # transposed
     table = 4 * (layout.buckets or 0) * group * layout.strip
     moved = (2 * queries * columns + 4 * keys + queries) * lanes * itemsize
     moved += 4 * 3 * group * queries * columns + 4 * LANES * keys + 4 * queries * columns

@@ -13,8 +13,14 @@ Rematerialization policies, by the arrays that a layer's forward pass stores for
 
     none           all arrays that the backward pass reads
     full           only the layer's input; the rest is recomputed, for a third more FLOPs
+    attention      the input and the output of attention, if it is computed in blocks
+    products       as "attention", and the results of dense layers in the compute dtype
+    dots_no_batch  as "attention", and the products with weights in float32
     dots           the input and the results of all matrix products, including attention logits
-    dots_no_batch  the input and the products with weights, but no array of T * S elements
+
+The kernel for TPUs and blocked attention need their output and two numbers per query and head in
+the backward pass. All policies but "full" store them, so that attention runs once. Plain and
+cuDNN's attention run again under "attention".
 """
 
 import contextlib
@@ -36,16 +42,26 @@ from t5x_lite.nn import cache as caching
 from t5x_lite.nn import experts
 from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.dense import dropout, hidden_dropout, split_key
+from t5x_lite.nn.dense import PRODUCT, dropout, hidden_dropout, split_key
+from t5x_lite.nn.fused_attention import STORED
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.slots import bind, split, stacked
 
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(STORED)
+
+
+def _with_attention(policy: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.checkpoint_policies.save_from_both_policies(policy, _ATTENTION)
+
+
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.checkpoint_dots,
-    "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "attention": _ATTENTION,
+    "products": jax.checkpoint_policies.save_only_these_names(STORED, PRODUCT),
+    "dots": _with_attention(jax.checkpoint_policies.checkpoint_dots),
+    "dots_no_batch": _with_attention(jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
 }
 """Policy of `jax.checkpoint` by name; None stores all arrays."""
 
@@ -59,11 +75,16 @@ def check_remat(name: str) -> None:
         )
 
 
-def more_remat(name: str) -> tuple[str, ...]:
-    """Return the rematerialization policies that store less than policy `name`, fastest first."""
-    if name == "full":
-        return ()
-    return ("full",) if name == "dots_no_batch" else ("dots_no_batch", "full")
+def more_remat(name: str, *, attention: "AttentionKind") -> tuple[str, ...]:
+    """Return the rematerialization policies that store less than policy `name`, fastest first.
+
+    Args:
+      name: name of the policy.
+      attention: implementation of attention; "attention" differs from "full" only for blocks.
+    """
+    policies = ("dots_no_batch", "products", "attention", "full")
+    rest = policies[policies.index(name) + 1 :] if name in policies else policies
+    return tuple(p for p in rest if p != "attention" or attention in ("blocked", "pallas"))
 
 
 def rematerialise(
@@ -98,8 +119,9 @@ Unroll = int | bool | Literal["auto"]
 
 _LONG = 2048
 """Row length in tokens from which on logits are too large to store: 16 MiB per head and row."""
-_KERNEL_BLOCK, _DISTANCES_BLOCK = 256, 512
-"""Blocks of the kernels for TPUs; larger ones have fewer products by distance."""
+_KERNEL_BLOCK = 512
+"""Block of the kernels for TPUs: by the compiler's schedule, a row of 512 tokens takes 0.5 to 0.6
+of the cycles of blocks of 256."""
 _STRAIGHT = {"cpu": 12}
 """Maximum number of layers compiled as straight-line code, by device kind; 24 for others."""
 
@@ -174,8 +196,7 @@ def chosen(
         attention, why = choose_attention(kind, **facts)
         changes["attention"] = attention
         if attention == "pallas":
-            block = _DISTANCES_BLOCK if facts.get("distances") else _KERNEL_BLOCK
-            changes["attention_block"] = max(block, model.attention_block)
+            changes["attention_block"] = max(_KERNEL_BLOCK, model.attention_block)
         if attention == "cudnn" and one_text_rows:
             changes["one_text_rows"] = True
         said.append(f"attention {attention} ({why})")

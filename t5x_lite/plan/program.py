@@ -418,6 +418,7 @@ class Sheet:
       remedies: suggested changes if the step does not fit.
       operations: number of most expensive operations to list.
       warnings: warnings about causes of slower steps.
+      choices: settings that replaced "auto", a line per model.
       compiled_flops: FLOPs on one device, as counted by the compiler, or None.
       compiled_bytes_accessed: bytes accessed on one device, as counted by the compiler, or None.
     """
@@ -445,6 +446,7 @@ class Sheet:
     compiled_bytes_accessed: int | None = None
     steps: int = 0
     epochs: float | None = None
+    choices: Sequence[str] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -551,6 +553,7 @@ class Sheet:
             "least_link_seconds": dataclasses.asdict(rings) if rings else None,
             "estimated_step_seconds_with_links": self.with_links,
             "operations": self.costliest(),
+            "choices": list(self.choices),
             "remedies": list(self.remedies),
             "warnings": list(self.warnings),
         }
@@ -588,6 +591,7 @@ class Sheet:
             f"{self.num_devices} x {self.devices[0]} ({self.devices[1]}), mesh: {axes or 'one'}",
             f"batch of {self.rows} rows of {tokens} tokens{parts}",
             *([f"{self.steps:,} steps{epochs}"] if self.steps else []),
+            *self.choices,
             *(f"warning: {warning}" for warning in self.warnings),
             "",
         ]
@@ -711,12 +715,17 @@ class Sheets:
         if not self.lengths:
             return self.largest.text()
         columns = f"{'rows':>8}{'tokens':>8}{'peak, GiB':>12}{'FLOPs':>12}{'compiled in':>13}"
+        columns += f"{'estimate':>12}{'MFU':>6}"
         lines = [f"batches of {len(self.sheets)} shapes, each a program of its own", columns]
         for length, one in zip(self.lengths, self.sheets, strict=True):
             peak = "not known" if one.needed is None else _gib(one.needed)
             flops = "-" if one.flops is None else f"{one.flops:.3e}"
             seconds = f"{one.compile_seconds:.0f} s"
-            lines.append(f"{one.rows:>8}{length:>8}{peak:>12}{flops:>12}{seconds:>13}")
+            estimate = one.estimate
+            time = "-" if estimate is None else f"{1e3 * estimate.seconds:.1f} ms"
+            mfu = "-" if estimate is None or estimate.mfu is None else f"{estimate.mfu:.2f}"
+            shape = f"{one.rows:>8}{length:>8}{peak:>12}{flops:>12}{seconds:>13}"
+            lines.append(f"{shape}{time:>12}{mfu:>6}")
         return "\n".join([*lines, "", "the one that needs the most memory:", self.largest.text()])
 
 

@@ -113,7 +113,7 @@ def make_sheets(
     """Compile the train step for each batch shape, and report its time and memory."""
     experiment = with_classes(experiment, reads_task=False)
     # Choices depend on the longest rows, as in `train`, and not on each shape.
-    experiment, _ = with_choices(experiment, devices[0].device_kind)
+    experiment, choices = with_choices(experiment, devices[0].device_kind)
     data = experiment.data
     check_batch(experiment, sharding.make_mesh(experiment.mesh, devices=devices))
     found = []
@@ -126,7 +126,7 @@ def make_sheets(
                 for each in sheet.remedies
             ]
             sheet = dataclasses.replace(sheet, remedies=remedies)
-        found.append(dataclasses.replace(sheet, operations=operations))
+        found.append(dataclasses.replace(sheet, operations=operations, choices=choices))
     lengths = tuple(length for length, _ in data.batches.buckets())
     return Sheets(sheets=tuple(found), lengths=lengths)
 

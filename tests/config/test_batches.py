@@ -277,7 +277,7 @@ def test_what_auto_is(tiny_experiment, kind, model, data, attention, one_text):
     found, (line,) = with_choices(experiment, kind)
     assert (found.model.attention, found.model.one_text_rows) == (attention, one_text)
     if attention == "pallas":
-        assert found.model.attention_block == (512 if family == "deberta" else 256)
+        assert found.model.attention_block == 512
     assert found.model.unroll is True
     assert line.startswith(f"model: attention {attention} (")
     assert line.endswith("unroll True (1 layers)")

@@ -22,6 +22,16 @@ def test_activations_of_one(name, expected):
     np.testing.assert_allclose(activate(jnp.ones(()), name), expected, rtol=1e-6)
 
 
+def test_on_a_tpu_gelu_has_no_two_branches_and_the_same_values(monkeypatch):
+    x = jnp.linspace(-12, 12, 1001)
+    values, slopes = activate(x, "gelu"), jax.vmap(jax.grad(lambda x: activate(x, "gelu")))(x)
+    monkeypatch.setattr(dense, "traced_kind", lambda: "TPU v5 lite")
+    assert "select_n" not in str(jax.make_jaxpr(lambda x: activate(x, "gelu"))(x))
+    np.testing.assert_allclose(activate(x, "gelu"), values, rtol=0, atol=1e-6)
+    gelu = jax.vmap(jax.grad(lambda x: activate(x, "gelu")))
+    np.testing.assert_allclose(gelu(x), slopes, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("kind", ["gated", "not gated"])
 def test_where_bytes_cost_more_the_activation_is_computed_again(monkeypatch, capsys, kind, dtype):

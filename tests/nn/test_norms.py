@@ -1,9 +1,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from t5x_lite.nn import dense
 from t5x_lite.nn.dense import LayerNorm, RMSNorm
-from t5x_lite.nn.slots import split
+from t5x_lite.nn.slots import bind, split
 
 
 def norm(scale, **options):
@@ -74,3 +76,21 @@ def test_layer_norm_literals():
     np.testing.assert_allclose(layer(jnp.array([[1.0, 3.0], [5.0, 5.0]])), [[-1, 1], [0, 0]])
     # The mean is taken out before the square: no cancellation far from zero.
     np.testing.assert_allclose(layer(jnp.array([[10001.0, 10003.0]])), [[-1, 1]])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_on_a_tpu_the_gradient_of_a_layer_norm_is_its_closed_form(monkeypatch, dtype):
+    x, g = (jnp.asarray(np.random.default_rng(i).normal(size=(2, 5, 16)), dtype) for i in range(2))
+    module = LayerNorm(16)
+    module.scale[...] = jnp.asarray(np.random.default_rng(2).normal(size=16), jnp.float32)
+    graphdef, params, _ = split(module)
+
+    def found():
+        out, pull = jax.vjp(lambda params, x: bind(graphdef, params)(x), params, x)
+        return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (out, *pull(g)))
+
+    expected = found()
+    monkeypatch.setattr(dense, "traced_kind", lambda: "TPU v5 lite")
+    tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    for ours, theirs in zip(*map(jax.tree.leaves, (found(), expected)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)

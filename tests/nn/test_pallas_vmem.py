@@ -57,7 +57,7 @@ def test_a_smaller_block_is_told_once(caplog):
         block(256, kind="TPU v4")
     assert caplog.messages == [
         "the attention kernel uses blocks of 256 tokens, because rows of 2048 tokens in blocks of "
-        "512 need 28.1 of the 16 MiB of VMEM of a TPU v4"
+        "512 need 28.3 of the 16 MiB of VMEM of a TPU v4"
     ]
 
 
@@ -66,7 +66,7 @@ def test_rows_that_fit_in_no_block_are_refused():
         block(256, kind="TPU v4", length=16384)
     assert str(raised.value) == (
         "the attention kernel does not fit into the TPU's VMEM: rows of 16384 tokens in blocks of "
-        "128 need 18.2 of the 16 MiB of VMEM of a TPU v4; set --model.attention blocked"
+        "128 need 18.3 of the 16 MiB of VMEM of a TPU v4; set --model.attention blocked"
     )
 
 

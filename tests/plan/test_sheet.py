@@ -104,6 +104,13 @@ def test_warnings_stand_at_the_head():
     assert one.record()["warnings"] == ["axis 'embed' is cut"]
 
 
+def test_settings_that_replaced_auto_are_printed():
+    line = "model: attention pallas (TPU v5), unroll True (12 layers)"
+    one = sheet(choices=(line,))
+    assert one.text().splitlines()[3] == line
+    assert one.record()["choices"] == [line]
+
+
 def test_a_small_model_is_measured_in_mib():
     memory = dataclasses.replace(MEMORY, parameters=1 << 18, peak=GIB - 1)
     lines = sheet(memory=memory).text().splitlines()
@@ -220,9 +227,9 @@ def test_several_shapes_are_a_table_and_the_largest():
         two.text()
         == f"""\
 batches of 2 shapes, each a program of its own
-    rows  tokens   peak, GiB       FLOPs  compiled in
-    2048     128        5.00           -         42 s
-     256     512        6.00   1.600e+12         61 s
+    rows  tokens   peak, GiB       FLOPs  compiled in    estimate   MFU
+    2048     128        5.00           -         42 s      2.0 ms     -
+     256     512        6.00   1.600e+12         61 s      2.0 ms  0.25
 
 the one that needs the most memory:
 {sheet().text()}"""

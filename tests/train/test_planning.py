@@ -127,8 +127,8 @@ def test_what_does_not_fit_is_printed_and_raised(tiny_experiment, one_device, mo
         plan(tiny_experiment, devices="cpu:1")
     assert str(raised.value) == (
         "does not fit by 1.00 GiB: 3.00 GiB are needed and a cpu has 2.00. Try --model.remat "
-        "dots_no_batch or --model.remat full; --microbatches 2; --objective.logits-chunk 16; "
-        "--data.batch-size 2; more or larger devices"
+        "dots_no_batch or --model.remat products or --model.remat full; --microbatches 2; "
+        "--objective.logits-chunk 16; --data.batch-size 2; more or larger devices"
     )
     assert str(raised.value) in capsys.readouterr().out
     with pytest.raises(DoesNotFit):

@@ -34,6 +34,8 @@ VARIANTS = {
     "remat full, unrolled": ({"remat": "full", "unroll": True}, {}),
     "remat dots": ({"remat": "dots"}, {}),
     "remat dots_no_batch": ({"remat": "dots_no_batch"}, {}),
+    "remat products": ({"remat": "products"}, {}),
+    "remat attention": ({"remat": "attention", "attention": "blocked"}, {}),
     "chunked loss": ({}, {"logits_chunk": 4}),
     "blocked attention": ({"attention": "blocked", "attention_block": 5}, {}),
 }
