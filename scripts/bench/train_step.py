@@ -115,7 +115,7 @@ def batches(work: dict, *, steps: int) -> list[dict[str, np.ndarray]]:
 
 
 def our_model(work: dict) -> Any:
-    """The config of our model."""
+    """The config of our model, with attention and unrolling "auto"."""
     from t5x_lite.models.t5 import T5Config
 
     sizes = shape_of(work).sizes
@@ -128,7 +128,6 @@ def our_model(work: dict) -> Any:
         num_encoder_layers=sizes["layers"],
         num_decoder_layers=sizes["layers"],
         dropout_rate=work["dropout"],
-        unroll=True,
     )
 
 
@@ -162,9 +161,11 @@ def our_step(work: dict) -> Callable[[dict[str, np.ndarray]], float]:
     from t5x_lite.optim.partial import Update
     from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 
-    model = our_model(work)
-    graphdef, abstract, axes = shapes(lambda rngs: Bound(model, Seq2Seq(z_loss=0.0), rngs=rngs))
     dtype = jnp.dtype("bfloat16" if work["dtype"] == "bf16" else "float32")
+    kind = jax.devices()[0].device_kind
+    facts = {"dtype": dtype.name, "length": shape_of(work).inputs, "one_text_rows": False}
+    model, _ = our_model(work).with_choices(kind, **facts)
+    graphdef, abstract, axes = shapes(lambda rngs: Bound(model, Seq2Seq(z_loss=0.0), rngs=rngs))
     optimizer = Adafactor(schedule=Constant(value=RATE), min_dim_size_to_factor=1)
     built, mesh = optimizer.build(axes), make_mesh(MeshConfig(), devices=jax.devices()[:1])
     layout = state_shardings(mesh, axes, optimizer.state_axes(axes, abstract))

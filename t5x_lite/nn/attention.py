@@ -119,15 +119,19 @@ def headwise_attention(
 
     On two cores, XLA multiplies a batch of small matrices at 14 to 20 GFLOP/s and a single pair at
     67. The logits of one head also stay in the CPU's cache. The backward pass recomputes them. All
-    products are in float32: CPUs multiply small bfloat16 matrices more slowly.
+    products are in float32, because XLA multiplies small bfloat16 matrices more slowly.
     """
     return _headwise_forward(query, key, value, bias, mask)[0]
 
 
 def _of_head(x: Array, row: Array, head: Array) -> Array:
     sizes = (1, x.shape[1], 1, x.shape[3])
-    part = jax.lax.dynamic_slice(x, (row, 0, head, 0), sizes).reshape(x.shape[1], x.shape[3])
-    return part.astype(jnp.float32)
+    return jax.lax.dynamic_slice(x, (row, 0, head, 0), sizes).reshape(x.shape[1], x.shape[3])
+
+
+def _in_float32(*arrays: Array) -> tuple[Array, ...]:
+    # Whole arrays: a conversion of one head's slice takes longer than its products.
+    return tuple(x.astype(jnp.float32) for x in arrays)
 
 
 def _with_head(x: Array, new: Array, row: Array, head: Array) -> Array:
@@ -151,10 +155,11 @@ def _headwise_forward(
     query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None
 ) -> tuple[Array, tuple]:
     batch_size, length, num_heads, _ = query.shape
+    inputs = _in_float32(query, key, value)
 
     def attend(index: Array) -> tuple[Array, Array]:
         row, head = index // num_heads, index % num_heads
-        q, k, v = (_of_head(x, row, head) for x in (query, key, value))
+        q, k, v = (_of_head(x, row, head) for x in inputs)
         logits = _logits_of_head(q, k, _part(bias, row, head), _part(mask, row, head))
         largest = jnp.max(logits, axis=-1, keepdims=True)
         weights = jnp.exp(logits - largest)
@@ -176,19 +181,21 @@ def _headwise_forward(
 
     total = batch_size * num_heads
     at_once = math.gcd(total, _HEADS_AT_ONCE)
-    empty = (jnp.zeros_like(query), jnp.zeros((batch_size, num_heads, length, 2), jnp.float32))
+    empty = (jnp.zeros_like(inputs[0]), jnp.zeros((batch_size, num_heads, length, 2), jnp.float32))
     out, sums = jax.lax.fori_loop(0, total // at_once, attend_some, empty)
+    out = out.astype(value.dtype)
     return out, (query, key, value, bias, mask, out, sums)
 
 
 def _headwise_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
     query, key, value, bias, mask, out, sums = saved
     batch_size, length, num_heads, _ = query.shape
-    inner = jnp.sum(g.astype(jnp.float32) * out.astype(jnp.float32), axis=-1)
+    inputs = _in_float32(query, key, value, g)
+    inner = jnp.sum(inputs[3] * out.astype(jnp.float32), axis=-1)
 
     def differentiate(index: Array) -> tuple[Array, ...]:
         row, head = index // num_heads, index % num_heads
-        q, k, v, cotangent = (_of_head(x, row, head) for x in (query, key, value, g))
+        q, k, v, cotangent = (_of_head(x, row, head) for x in inputs)
         seen = _part(mask, row, head)
         logits = _logits_of_head(q, k, _part(bias, row, head), seen)
         own_sums = jax.lax.dynamic_slice(sums, (row, head, 0, 0), (1, 1, length, 2))[0, 0]
@@ -216,13 +223,14 @@ def _headwise_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
         return (*grads, grad_bias)
 
     empty = (
-        *(jnp.zeros_like(x) for x in (query, key, value)),
+        *(jnp.zeros_like(x) for x in inputs[:3]),
         None if bias is None else jnp.zeros(bias.shape, jnp.float32),
     )
     total = batch_size * num_heads
     at_once = math.gcd(total, _HEADS_AT_ONCE)
-    found = jax.lax.fori_loop(0, total // at_once, differentiate_some, empty)
-    return (*found, None)
+    *grads, grad_bias = jax.lax.fori_loop(0, total // at_once, differentiate_some, empty)
+    grads = [x.astype(y.dtype) for x, y in zip(grads, (query, key, value), strict=True)]
+    return (*grads, grad_bias, None)
 
 
 headwise_attention.defvjp(_headwise_forward, _headwise_backward)

@@ -166,8 +166,8 @@ def choose_attention(
         return "cudnn", f"{kind}, {dtype}"
     if kind.startswith("TPU"):
         return "pallas", kind
-    if kind == "cpu" and whole == "plain" and dropout != "each":
-        return "heads", kind
+    if kind == "cpu" and dtype == "float32" and whole == "plain" and dropout != "each":
+        return "heads", f"{kind}, {dtype}"
     return whole, f"{kind}{why}"
 
 
