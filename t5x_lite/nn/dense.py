@@ -305,7 +305,8 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        normed = (_normalized_in_one_pass if _is_tpu() else _normalized)(x, self.epsilon)
+        normalize: Any = _normalized_in_one_pass if _is_tpu() else _normalized
+        normed = normalize(x, self.epsilon)
         scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         return (normed * scale + bias).astype(x.dtype)
 
