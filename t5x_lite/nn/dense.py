@@ -312,27 +312,16 @@ class LayerNorm(nnx.Module):
 
 
 def _normalized(x: Array, epsilon: float) -> Array:
-    return _normalized_with_statistics(x, epsilon)[0]
+    return _normalized_forward(x, epsilon)[0]
 
 
-def _normalized_with_statistics(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
+def _normalized_forward(x: Array, epsilon: float) -> tuple[Array, tuple[Array, Array, Array]]:
     x32 = x.astype(jnp.float32)
     mean = jnp.mean(x32, axis=-1, keepdims=True)
     centred = x32 - mean
     variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)
     scale = jax.lax.rsqrt(variance + epsilon)
-    return centred * scale, mean, scale
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _normalized_in_one_pass(x: Array, epsilon: float) -> Array:
-    """Compute `_normalized`; the backward pass takes both of its sums in one pass over a row."""
-    return _normalized(x, epsilon)
-
-
-def _normalized_forward(x: Array, epsilon: float) -> tuple[Array, tuple[Array, Array, Array]]:
-    normed, mean, scale = _normalized_with_statistics(x, epsilon)
-    return normed, (x, mean, scale)
+    return centred * scale, (x, mean, scale)
 
 
 def _normalized_backward(epsilon: float, saved: tuple[Array, ...], g: Array) -> tuple[Array]:
@@ -344,6 +333,8 @@ def _normalized_backward(epsilon: float, saved: tuple[Array, ...], g: Array) -> 
     return ((scale * (g - first - normed * second)).astype(x.dtype),)
 
 
+# In autodiff's backward pass, the second sum over a row would wait for the first.
+_normalized_in_one_pass = jax.custom_vjp(_normalized, nondiff_argnums=(1,))
 _normalized_in_one_pass.defvjp(_normalized_forward, _normalized_backward)
 
 
@@ -684,8 +675,7 @@ def _is_tpu() -> bool:
 
 
 def _gelu_by_erf(x: Array) -> Array:
-    # jax.nn.gelu computes erfc in two ways and selects one; on TPUs, the selection of every element
-    # becomes an array of its own, and costs as much as a product.
+    # jax.nn.gelu selects between two forms of erfc, and compilers for TPUs store each selection.
     return x * (0.5 * jax.lax.erf(x * np.float32(math.sqrt(0.5))) + 0.5)
 
 
