@@ -305,8 +305,7 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        normalize: Any = _normalized_in_one_pass if _is_tpu() else _normalized
-        normed = normalize(x, self.epsilon)
+        normed: Any = (_normalized_in_one_pass if _is_tpu() else _normalized)(x, self.epsilon)
         scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         return (normed * scale + bias).astype(x.dtype)
 
