@@ -412,8 +412,11 @@ _rounded_einsum = jax.custom_vjp(_rounded_product, nondiff_argnums=(0,))
 _rounded_einsum.defvjp(_rounded_forward, _backward)
 
 
-PRODUCT = "product"
-"""Name of the results of dense layers, which rematerialization policies store (`nn.stack`)."""
+PRODUCT, ATTENTION = "product", "attention"
+"""Names of results that rematerialization policies store (`nn.stack`).
+
+They are the results of dense layers, and of attention in blocks with what its backward pass reads.
+"""
 
 
 def stored_product(x: Array) -> Array:

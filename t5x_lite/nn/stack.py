@@ -38,19 +38,18 @@ from t5x_lite.nn import cache as caching
 from t5x_lite.nn import experts
 from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.dense import PRODUCT, dropout, hidden_dropout, split_key
-from t5x_lite.nn.fused_attention import STORED
+from t5x_lite.nn.dense import ATTENTION, PRODUCT, dropout, hidden_dropout, split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.slots import bind, split, stacked
 
-_ATTENTION = jax.checkpoint_policies.save_only_these_names(STORED)
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(ATTENTION)
 _both = jax.checkpoint_policies.save_from_both_policies
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
     "attention": _ATTENTION,
-    "products": jax.checkpoint_policies.save_only_these_names(STORED, PRODUCT),
+    "products": jax.checkpoint_policies.save_only_these_names(ATTENTION, PRODUCT),
     "dots": _both(jax.checkpoint_policies.checkpoint_dots, _ATTENTION),
     "dots_no_batch": _both(jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _ATTENTION),
 }
