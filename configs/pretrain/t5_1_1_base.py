@@ -4,13 +4,14 @@ The recipe is T5's (Raffel et al. 2020, sections 3.1.2 and 3.3; t5x's t5_1_1): A
 square root from 10,000 steps, no dropout, rows of 512 and 114 tokens. Span corruption fills its
 rows, so the rows are not packed. Attention and the layer layout are "auto": the TPU kernel, which
 has not run on a TPU yet (--model.attention plain disables it), or cuDNN's on a GPU, and unrolled
-layers. By the compiler's estimate, a step on the slice takes 0.4 of the time of a loop with plain
-attention (docs/benchmarks.md).
+layers. By the compiler's estimate, a step on the slice takes a third of the time of a loop with
+plain attention (docs/experiments/012-tpu-plans.md). With --mesh.fsdp 4, each chip updates a quarter
+of the parameters.
 
 Command, on all workers (docs/guides/scale.md), with text files or with a cache of them:
     t5x-lite train configs/pretrain/t5_1_1_base.py --data.directory DIR \
-        --data.vocabulary spiece.model --workdir gs://BUCKET/t5_1_1_base
-    t5x-lite plan configs/pretrain/t5_1_1_base.py --topology v5e:4x4
+        --data.vocabulary spiece.model --workdir gs://BUCKET/t5_1_1_base --mesh.fsdp 4
+    t5x-lite plan configs/pretrain/t5_1_1_base.py --topology v5e:4x4 --mesh.fsdp 4
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment

@@ -19,7 +19,7 @@ from t5x_lite.models.published import t5_1_1_xl
 
 experiment = dataclasses.replace(
     base,
-    model=t5_1_1_xl(dropout_rate=0.0, remat="attention"),
+    model=t5_1_1_xl(dropout_rate=0.0, remat="full"),
     data=dataclasses.replace(base.data, batch_size=2048),
     checkpoints=dataclasses.replace(base.checkpoints, minutes=30.0),
     mesh=MeshConfig(data=-1, fsdp=16),

@@ -81,9 +81,7 @@ class StackConfig(ModelConfig):
       norm_epsilon: epsilon of the RMS norms.
       unroll: number of layers per iteration of the scan, or True for straight-line code. "auto" is
         straight-line code unless its compilation is slow.
-      remat: activations that a layer stores for its backward pass: "none" stores all, "full" only
-        the layer's input, "attention" also the output of attention in blocks, "products" also the
-        results of dense layers, "dots_no_batch" these in float32, "dots" all matrix products
+      remat: rematerialization policy: activations that a layer stores for its backward pass
         (`t5x_lite.nn.stack`).
       attention: implementation of attention. "auto" is the fastest for the devices of a run, and is
         recorded in the run's config.json; "plain" computes all keys at once; "heads" computes one

@@ -305,33 +305,22 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        normed = (_normalized_in_one_pass if _is_tpu() else _normalized)(x, self.epsilon)
+        normed: Any = (_normalized_in_one_pass if _is_tpu() else _normalized)(x, self.epsilon)
         scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         return (normed * scale + bias).astype(x.dtype)
 
 
 def _normalized(x: Array, epsilon: float) -> Array:
-    return _normalized_with_statistics(x, epsilon)[0]
+    return _normalized_forward(x, epsilon)[0]
 
 
-def _normalized_with_statistics(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
+def _normalized_forward(x: Array, epsilon: float) -> tuple[Array, tuple[Array, Array, Array]]:
     x32 = x.astype(jnp.float32)
     mean = jnp.mean(x32, axis=-1, keepdims=True)
     centred = x32 - mean
     variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)
     scale = jax.lax.rsqrt(variance + epsilon)
-    return centred * scale, mean, scale
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _normalized_in_one_pass(x: Array, epsilon: float) -> Array:
-    """Compute `_normalized`; the backward pass takes both of its sums in one pass over a row."""
-    return _normalized(x, epsilon)
-
-
-def _normalized_forward(x: Array, epsilon: float) -> tuple[Array, tuple[Array, Array, Array]]:
-    normed, mean, scale = _normalized_with_statistics(x, epsilon)
-    return normed, (x, mean, scale)
+    return centred * scale, (x, mean, scale)
 
 
 def _normalized_backward(epsilon: float, saved: tuple[Array, ...], g: Array) -> tuple[Array]:
@@ -343,6 +332,8 @@ def _normalized_backward(epsilon: float, saved: tuple[Array, ...], g: Array) -> 
     return ((scale * (g - first - normed * second)).astype(x.dtype),)
 
 
+# In autodiff's backward pass, the second sum over a row would wait for the first.
+_normalized_in_one_pass = jax.custom_vjp(_normalized, nondiff_argnums=(1,))
 _normalized_in_one_pass.defvjp(_normalized_forward, _normalized_backward)
 
 
@@ -421,8 +412,11 @@ _rounded_einsum = jax.custom_vjp(_rounded_product, nondiff_argnums=(0,))
 _rounded_einsum.defvjp(_rounded_forward, _backward)
 
 
-PRODUCT = "product"
-"""Name of the results of dense layers, which rematerialization policies store (`nn.stack`)."""
+PRODUCT, ATTENTION = "product", "attention"
+"""Names of results that rematerialization policies store (`nn.stack`).
+
+They are the results of dense layers, and of attention in blocks with what its backward pass reads.
+"""
 
 
 def stored_product(x: Array) -> Array:
@@ -683,8 +677,7 @@ def _is_tpu() -> bool:
 
 
 def _gelu_by_erf(x: Array) -> Array:
-    # jax.nn.gelu computes erfc in two ways and selects one; on TPUs, the selection of every element
-    # becomes an array of its own, and costs as much as a product.
+    # jax.nn.gelu selects between two forms of erfc, and compilers for TPUs store each selection.
     return x * (0.5 * jax.lax.erf(x * np.float32(math.sqrt(0.5))) + 0.5)
 
 

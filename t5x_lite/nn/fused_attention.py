@@ -44,7 +44,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import check_whole_rows, partition_spec
 from t5x_lite.core.trees import Array
 from t5x_lite.nn.attention_pattern import RelativeTable
-from t5x_lite.nn.dense import WeightDropout, einsum, kept_keys, sum_leading, thinned
+from t5x_lite.nn.dense import ATTENTION, WeightDropout, einsum, kept_keys, sum_leading, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
 
 Rows = tuple[Array | None, ...]
@@ -57,13 +57,10 @@ supported; and the dropout streams [B, H, T], if dropout is sampled for each que
 Pair = tuple[Array, Array]
 """Keys and values of a prefix."""
 
-STORED = "attention"
-"""Name of the arrays that rematerialization policies store, so that attention is computed once."""
-
 
 def stored(*arrays: Array) -> tuple[Array, ...]:
     """Mark the results of attention in blocks for rematerialization policies (`nn.stack`)."""
-    return tuple(checkpoint_name(array, STORED) for array in arrays)
+    return tuple(checkpoint_name(array, ATTENTION) for array in arrays)
 
 
 @dataclasses.dataclass(frozen=True)

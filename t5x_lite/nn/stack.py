@@ -13,14 +13,10 @@ Rematerialization policies, by the arrays that a layer's forward pass stores for
 
     none           all arrays that the backward pass reads
     full           only the layer's input; the rest is recomputed, for a third more FLOPs
-    attention      the input and the output of attention, if it is computed in blocks
+    attention      the input, and the results of attention in blocks ("blocked" or "pallas")
     products       as "attention", and the results of dense layers in the compute dtype
     dots_no_batch  as "attention", and the products with weights in float32
     dots           the input and the results of all matrix products, including attention logits
-
-The kernel for TPUs and blocked attention need their output and two numbers per query and head in
-the backward pass. All policies but "full" store them, so that attention runs once. Plain and
-cuDNN's attention run again under "attention".
 """
 
 import contextlib
@@ -42,26 +38,20 @@ from t5x_lite.nn import cache as caching
 from t5x_lite.nn import experts
 from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.dense import PRODUCT, dropout, hidden_dropout, split_key
-from t5x_lite.nn.fused_attention import STORED
+from t5x_lite.nn.dense import ATTENTION, PRODUCT, dropout, hidden_dropout, split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.slots import bind, split, stacked
 
-_ATTENTION = jax.checkpoint_policies.save_only_these_names(STORED)
-
-
-def _with_attention(policy: Callable[..., Any]) -> Callable[..., Any]:
-    return jax.checkpoint_policies.save_from_both_policies(policy, _ATTENTION)
-
-
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(ATTENTION)
+_both = jax.checkpoint_policies.save_from_both_policies
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
     "attention": _ATTENTION,
-    "products": jax.checkpoint_policies.save_only_these_names(STORED, PRODUCT),
-    "dots": _with_attention(jax.checkpoint_policies.checkpoint_dots),
-    "dots_no_batch": _with_attention(jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
+    "products": jax.checkpoint_policies.save_only_these_names(ATTENTION, PRODUCT),
+    "dots": _both(jax.checkpoint_policies.checkpoint_dots, _ATTENTION),
+    "dots_no_batch": _both(jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _ATTENTION),
 }
 """Policy of `jax.checkpoint` by name; None stores all arrays."""
 
