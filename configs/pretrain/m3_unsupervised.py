@@ -25,9 +25,7 @@ from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.objectives.contrastive import bge
 from t5x_lite.optim.config import AdamW, Linear
 
-EDGES = (512, 1024, 2048, 3072, 4096, 5120, 6144, 7168, LENGTH)
-"""Row lengths: table 9's, rounded up to whole blocks of the attention kernel for TPUs."""
-
+EDGES = (500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, LENGTH)
 ROWS = (67_200, 54_720, 37_248, 27_648, 21_504, 17_280, 15_072, 12_288, 9_984)
 """Table 9: the global batch of each length."""
 
