@@ -94,8 +94,7 @@ AttentionKind = Literal["auto", "plain", "heads", "blocked", "pallas", "cudnn"]
 
 "auto" selects the fastest for the devices (`choose_attention`). "plain" computes all keys at once;
 "heads", for CPUs, one head of one row at a time; "blocked", blocks of keys. "pallas" is a TPU
-kernel for blocks of keys (blocked attention runs on other devices). "cudnn" is cuDNN's attention
-for NVIDIA GPUs (on other devices, plain attention runs and training is rejected).
+kernel ("blocked" elsewhere), "cudnn" one for NVIDIA GPUs ("plain" elsewhere, except in training).
 """
 
 Unroll = int | bool | Literal["auto"]
@@ -129,8 +128,7 @@ def choose_attention(
     """
     whole, why = ("plain", "") if length < _LONG else ("blocked", f" at {length} tokens")
     if distances and kind.startswith("TPU"):
-        # Late: importing Pallas takes as long as importing this package.
-        from t5x_lite.nn.pallas_disentangled import supports
+        from t5x_lite.nn.pallas_disentangled import supports  # late: imports Pallas
 
         if supports(kind, length=length, d_kv=d_kv, itemsize=jnp.dtype(dtype).itemsize):
             return "pallas", kind
