@@ -22,6 +22,7 @@ import argparse
 import dataclasses
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Study:
         self.options = options
         self.output, self.table = Path(options.output), Path(options.table)
 
-    def write_rows(self) -> None:
+    def write_files(self) -> None:
         """Write the rows of each seed, and the test rows, which are written last."""
         if (self.output / "test.jsonl").exists():
             return
@@ -184,6 +185,18 @@ class Study:
         return sorted(found, key=lambda line: -float(str(line["accuracy"])))
 
 
+def carry_out(study: Any, options: argparse.Namespace, plot: Callable[..., None]) -> None:
+    """Run what is not there yet, unless --report is given; print the lines, and draw them."""
+    if not options.report:
+        study.write_files()
+        study.run_all()
+    lines = study.report()
+    for line in lines:
+        print(json.dumps(line), flush=True)
+    if options.plot:
+        plot(lines, options.plot)
+
+
 def plot(lines: list[dict[str, object]], path: str) -> None:
     """Draw the accuracies; the same lines make the same file."""
     import matplotlib
@@ -216,14 +229,7 @@ def main() -> None:
     parser.add_argument("--plot", help="file of the picture")
     options = parser.parse_args()
     study = Study(options)
-    if not options.report:
-        study.write_rows()
-        study.run_all()
-    lines = study.report()
-    for line in lines:
-        print(json.dumps(line), flush=True)
-    if options.plot:
-        plot(lines, options.plot)
+    carry_out(study, options, plot)
 
 
 if __name__ == "__main__":

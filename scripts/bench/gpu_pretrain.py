@@ -849,7 +849,12 @@ COMMANDS = {
 def main() -> None:
     options = parse()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    COMMANDS[options.command](options)
+    from t5x_lite.core.errors import InputError
+
+    try:
+        COMMANDS[options.command](options)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Repeats, steps, sizes, schedules and ensembles of small BERTs: held-out loss and few labels.
 
     python scripts/bench/pretrain_study.py --corpus CORPUS --vocabulary VOCABULARY --output WORK \
-        [--steps 1500] [--arms one_pass repeat_4 ...] [--report] [--plot repeats.svg]
+        [--steps 4000] [--arms one_pass repeat_4 ...] [--report] [--plot repeats.svg]
 
 CORPUS is the output of corpus.py and VOCABULARY a vocab.txt with 8,000 pieces. Every arm pretrains
 the BERT of configs/pretrain/bert_tiny.py with other values (`ARMS`), on batches of 128 rows of 32
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from adapt_study import FineTuning, lines_of
+from adapt_study import FineTuning, carry_out, lines_of
 from arms import Arm, Made, run_all
 from gpu_study import interval
 
@@ -316,21 +316,14 @@ def main() -> None:
     parser.add_argument("--corpus", required=True, help="output of corpus.py")
     parser.add_argument("--vocabulary", required=True, help="vocab.txt with 8,000 pieces")
     parser.add_argument("--output", required=True)
-    parser.add_argument("--steps", type=int, default=1500, help="of pretraining, of 4,096 tokens")
+    parser.add_argument("--steps", type=int, default=4000, help="of pretraining, of 4,096 tokens")
     parser.add_argument("--tuning-steps", type=int, default=400, help="of 32 rows")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
     parser.add_argument("--plot", help="file of the picture of the repeats")
     options = parser.parse_args()
     study = Study(options)
-    if not options.report:
-        study.write_files()
-        study.run_all()
-    lines = study.report()
-    for line in lines:
-        print(json.dumps(line), flush=True)
-    if options.plot:
-        plot(lines, options.plot)
+    carry_out(study, options, plot)
 
 
 if __name__ == "__main__":
