@@ -23,7 +23,7 @@ from typing import Any
 import t5x_lite
 from t5x_lite.commands import COMMANDS, PROG, summaries
 from t5x_lite.core import signals
-from t5x_lite.core.accelerators import quiet_without_tpu
+from t5x_lite.core.accelerators import keep_freed_memory, quiet_without_tpu
 from t5x_lite.core.errors import InputError, Interrupted, invoked_as, line_of_file
 from t5x_lite.core.options import OptionError, did_you_mean, parse
 from t5x_lite.core.project import safe_path
@@ -82,6 +82,8 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
     try:
         command, overrides = _parse_command(args)
         _refuse_output_as_input(command)
+        if _command_name(args)[0] in _COMPUTING:
+            keep_freed_memory()
         with (
             _messages(),
             _never_silent(args),
@@ -117,6 +119,12 @@ def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None
 
 _WAITING = ("serve", "refresh")
 """Commands that wait for work and log their work themselves."""
+
+_COMPUTING = (
+    *("train", "finetune", "glue", "sweep", "evaluate", "predict", "score", "embed", "serve"),
+    *("rerank", "score-pairs", "mine", "refresh", "evaluate-suite", "evaluate-sts", "fisher"),
+)
+"""Commands that run a model again and again."""
 
 
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:

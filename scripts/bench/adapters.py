@@ -353,7 +353,8 @@ def child(work: dict) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
         import jax
 
-        from t5x_lite.core.devices import keep_freed_memory, within_memory
+        from t5x_lite.core.accelerators import keep_freed_memory
+        from t5x_lite.core.devices import within_memory
 
         keep_freed_memory()
         jax.devices()

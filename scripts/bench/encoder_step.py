@@ -177,7 +177,7 @@ def our_experiment(work: dict) -> Any:
 def our_step(work: dict) -> Callable[[], dict[str, float]]:
     """A function that trains on the next batch and gives its losses."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    from t5x_lite.core.devices import keep_freed_memory
+    from t5x_lite.core.accelerators import keep_freed_memory
 
     keep_freed_memory()
     import jax

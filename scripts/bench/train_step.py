@@ -304,7 +304,8 @@ def child(work: dict) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
         from phases import jax_phases
 
-        from t5x_lite.core.devices import keep_freed_memory, use_compilation_cache, within_memory
+        from t5x_lite.core.accelerators import keep_freed_memory
+        from t5x_lite.core.devices import use_compilation_cache, within_memory
 
         keep_freed_memory()
         use_compilation_cache(work.get("cache", ""))

@@ -80,9 +80,6 @@ def train(
 
             print(rehearse(experiment))
             return None
-        from t5x_lite.core.devices import keep_freed_memory
-
-        keep_freed_memory()
         from t5x_lite.train import training
 
         return training.train(experiment)
@@ -146,9 +143,6 @@ def finetune(
             f"--steps and --epochs {epochs} both set the length of the run; give only one of "
             "the two"
         )
-    from t5x_lite.core.devices import keep_freed_memory
-
-    keep_freed_memory()
     from t5x_lite.data.preprocessors import Columns
     from t5x_lite.train.finetuning import experiment_for
 
@@ -223,9 +217,6 @@ def glue(
         was trained with other settings.
       Interrupted: if a signal ends the run; run the same command again to resume.
     """
-    from t5x_lite.core.devices import keep_freed_memory
-
-    keep_freed_memory()
     from t5x_lite.train.benchmarks import SUITES, Recipe, check_files, check_options, train_all
 
     suite = SUITES[benchmark]
@@ -294,12 +285,10 @@ def sweep(
       RunsFailed: if a run failed; raised after the results are printed.
     """
     from t5x_lite import config as configs
-    from t5x_lite.core.devices import keep_freed_memory
     from t5x_lite.metrics.benchmarks import refuse_test
 
     refuse_test("--metric", metric)
     with trusting_checkpoints(trust_project):
-        keep_freed_memory()
         from t5x_lite.train.sweeps import RunsFailed, Sweep, arms_of
 
         base, arms = arms_of(

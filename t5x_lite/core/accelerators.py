@@ -1,7 +1,13 @@
-"""Accelerators: detection of TPUs on this machine, and peak performance figures by chip.
+"""Accelerators: detection, malloc settings on a machine without one, and peak figures by chip.
 
 JAX asks libtpu if it is installed (extra `plan`), also on machines without a TPU, and libtpu then
 writes error lines to standard error: "Failed to find host bounds ...".
+
+`keep_freed_memory` keeps the memory that a step on CPU frees, for the next step. XLA's CPU backend
+allocates a step's buffers by malloc and frees them after the step. glibc returns large blocks to
+the kernel at once, so each step needs new, zeroed pages: a fifth to a third of the time of a small
+model's training step (docs/benchmarks.md). The settings must come before the first thread of the
+process: a thread may get an arena of its own, which the threads of JAX would then share.
 
 Model FLOPs utilization (MFU) and memory plans use the figures of a chip, found by JAX's device
 kind:
@@ -12,8 +18,11 @@ chip("cpu").peak                        -> None
 """
 
 import contextlib
+import ctypes
 import dataclasses
+import glob
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +34,12 @@ _DISK_OR_NETWORK = ("0x01", "0x02")
 
 STAND_IN = {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
 """Environment variables that keep libtpu from searching for a TPU when it starts."""
+
+_PLACES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9]*")
+"""Files of the kernel's drivers of accelerators."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+"""Constants of glibc's malloc.h."""
 
 _CHOICES = (*STAND_IN, "JAX_PLATFORMS", "JAX_FORCE_TPU_INIT")
 """Environment variables by which a user or a launcher selects the platform."""
@@ -55,6 +70,50 @@ def quiet_without_tpu() -> Iterator[None]:
     finally:
         for name in STAND_IN:
             os.environ.pop(name, None)
+
+
+def without_accelerator() -> bool:
+    """Return True if JAX will compute on the CPU; JAX's backend is not started."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms:
+        return platforms == "cpu"
+    return not any(glob.glob(pattern) for pattern in _PLACES)
+
+
+def keep_freed_memory() -> bool:
+    """Make malloc keep freed memory for reuse; call this before the process starts a thread.
+
+    Malloc then uses a single arena and never mmap. Nothing changes without glibc or with an
+    accelerator.
+
+    Returns:
+      True if the settings were changed.
+    """
+    return _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
+
+
+def give_back() -> bool:
+    """Undo `keep_freed_memory`: return freed memory to the kernel now and after later frees.
+
+    Returns:
+      True if the settings were changed.
+    """
+    largest = 32 << 20  # glibc's own maximum of the threshold
+    settings = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: largest, _M_TRIM_THRESHOLD: 2 * largest}
+    done = _set(settings)
+    if done:
+        ctypes.CDLL(None).malloc_trim(0)
+    return done
+
+
+def _set(settings: dict[int, int]) -> bool:
+    if not sys.platform.startswith("linux") or not without_accelerator():
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library
+        return False
+    return all(mallopt(name, value) == 1 for name, value in settings.items())
 
 
 GIB = 2**30

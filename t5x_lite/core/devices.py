@@ -1,4 +1,4 @@
-"""Devices for JAX: their memory, malloc settings for training on CPU, and compiler options.
+"""Devices for JAX: their memory, and compiler options.
 
 If an array does not fit into memory, XLA may wait forever or end the process without a message.
 `check_fits` raises an error first. Its caller estimates the minimum bytes per device from shapes:
@@ -7,14 +7,10 @@ If an array does not fit into memory, XLA may wait forever or end the process wi
     # InputError: parameters (238.4 GiB) and gradients (238.4 GiB) need 476.8 GiB on a cpu device,
     # which has 23.4 GiB; reduce a size
 
-`keep_freed_memory` keeps the memory that a training step on CPU frees, for the next step. XLA's CPU
-backend allocates a step's buffers by malloc and frees them after the step. glibc returns large
-blocks to the kernel at once, so each step needs new, zeroed pages. This takes a fifth of a step's
-time with 9M parameters and an embedding of 16M (docs/benchmarks.md).
-
-Kept memory grows beyond the need of a step, because small blocks fragment it (T5 1.1 small: 3.3 GB
-at step 1, 5.4 GB at step 2, 7.4 GB at step 50). So `within_memory` returns it once the process uses
-a third of the machine's memory.
+On CPU, the commands keep freed memory for reuse (`t5x_lite.core.accelerators`). Kept memory grows
+beyond the need of a step, because small blocks fragment it (T5 1.1 small: 3.3 GB at step 1, 5.4 GB
+at step 2, 7.4 GB at step 50). So `within_memory` returns it once the process uses a third of the
+machine's memory.
 
 `compiler_options` parses XLA options, and `use_compilation_cache` sets a persistent compilation
 cache:
@@ -24,8 +20,6 @@ compiler_options(("xla_tpu_enable_latency_hiding_scheduler=true",))
 """
 
 import contextlib
-import ctypes
-import glob
 import logging
 import os
 import sys
@@ -38,7 +32,7 @@ import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
-from t5x_lite.core.accelerators import GIB, chip
+from t5x_lite.core.accelerators import GIB, chip, give_back, without_accelerator
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import is_remote
 from t5x_lite.core.sharding import replicated
@@ -122,37 +116,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
-_ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9]*")
-
-
-def keep_freed_memory() -> bool:
-    """Make malloc keep freed memory for reuse; call this before JAX starts its threads.
-
-    Malloc then uses a single arena and never mmap. Nothing changes without glibc or with an
-    accelerator.
-
-    Returns:
-      True if the settings were changed.
-    """
-    return _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
-
-
-def give_back() -> bool:
-    """Undo `keep_freed_memory`: return freed memory to the kernel now and after later frees.
-
-    Returns:
-      True if the settings were changed.
-    """
-    largest = 32 << 20  # glibc's own maximum of the threshold
-    settings = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: largest, _M_TRIM_THRESHOLD: 2 * largest}
-    done = _set(settings)
-    if done:
-        ctypes.CDLL(None).malloc_trim(0)
-    return done
-
-
 def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
     """Wrap a training step so that it returns freed memory to the kernel above a memory limit.
 
@@ -160,7 +123,7 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
       step: function to wrap; above the limit, the wrapper waits for the step's result.
       share: limit, as a fraction of the memory of this machine.
     """
-    if not sys.platform.startswith("linux") or not _on_cpu():
+    if not sys.platform.startswith("linux") or not without_accelerator():
         return step
     limit, told = share * of_host(), False
 
@@ -168,8 +131,6 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
         nonlocal limit, told
         result = step(*args, **kwargs)
         if (resident := _resident()) > limit:
-            import jax  # imported late, after malloc's options are set
-
             jax.block_until_ready(result)
             if give_back() and not told:
                 told, gib = True, resident / 2**30
@@ -183,26 +144,9 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
     return call
 
 
-def _set(settings: dict[int, int]) -> bool:
-    if not sys.platform.startswith("linux") or not _on_cpu():
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library
-        return False
-    return all(mallopt(name, value) == 1 for name, value in settings.items())
-
-
 def _resident() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _on_cpu() -> bool:
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    if platforms:
-        return platforms == "cpu"
-    return not any(glob.glob(pattern) for pattern in _ACCELERATORS)
 
 
 CompilerOptions = Mapping[str, str | bool]

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from t5x_lite.core import devices
+from t5x_lite.core import accelerators, devices
 
 PROGRAM = """
 import ctypes, resource, sys
-from t5x_lite.core.devices import keep_freed_memory
+from t5x_lite.core.accelerators import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 library = ctypes.CDLL(None)
@@ -40,8 +40,8 @@ def test_the_second_time_no_page_is_new(monkeypatch):
 
 GIVES_BACK = """
 import ctypes
-from t5x_lite.core import devices
-assert devices.keep_freed_memory()
+from t5x_lite.core import accelerators, devices
+assert accelerators.keep_freed_memory()
 import jax
 library = ctypes.CDLL(None)
 library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -91,10 +91,42 @@ def test_a_step_on_an_accelerators_host_is_itself(monkeypatch):
 @pytest.mark.parametrize(("platforms", "done"), [("cuda", False), ("tpu,cpu", False)])
 def test_an_accelerators_host_is_left_alone(monkeypatch, platforms, done):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    assert devices.keep_freed_memory() is done
+    assert accelerators.keep_freed_memory() is done
 
 
 def test_the_devices_of_the_machine_decide_where_nothing_is_said(monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(devices.glob, "glob", lambda pattern: [pattern])
-    assert not devices.keep_freed_memory()
+    monkeypatch.setattr(accelerators.glob, "glob", lambda pattern: [pattern])
+    assert not accelerators.keep_freed_memory()
+
+
+ONE_ARENA = """
+import sys, tempfile
+from t5x_lite import cli
+from t5x_lite.commands import runs
+def arenas(*_, **__):
+    import ctypes, threading
+    threads = [threading.Thread(target=bytearray, args=(1000,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    library = ctypes.CDLL(None)
+    library.fopen.restype, library.fopen.argtypes = ctypes.c_void_p, [ctypes.c_char_p] * 2
+    library.fclose.argtypes = [ctypes.c_void_p]
+    library.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    file = library.fopen(b"/dev/stdout", b"w")
+    library.malloc_info(0, file)
+    library.fclose(file)
+runs.train.options.run = arenas
+sys.exit(cli.main(["train", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc is Linux's")
+def test_all_threads_of_a_training_share_the_memory_that_is_kept(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    command = [sys.executable, "-c", ONE_ARENA, "configs/tiny_pretrain.py"]
+    told = subprocess.check_output(command, text=True)
+    assert told.count("<heap nr=") == 1
