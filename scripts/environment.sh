@@ -47,16 +47,29 @@ make_environment() {
     "$python" -m venv "$venv"
   fi
   echo "== installing t5x-lite[$extras] into $venv (3 to 4 GB; some minutes the first time)"
+  # What pip downloads and builds is on the environment's disk, too: /tmp may be a small one.
+  mkdir -p "$venv/tmp"
   if [[ -n $lock ]]; then
-    "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
-      --require-hashes -r "$lock"
-    "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
-      --no-deps --no-build-isolation -e .
+    pip_install "$venv" --require-hashes -r "$lock"
+    pip_install "$venv" --no-deps --no-build-isolation -e .
   else
-    "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
-      -e ".[$extras]" -c constraints.txt
+    pip_install "$venv" -e ".[$extras]" -c constraints.txt
   fi
+  rm -rf "$venv/tmp"
   printf '%s\n' "$fingerprint" >"$stamp"
+}
+
+# pip_install VENV ARGUMENT...: says of a full disk where it is, and how much is left.
+pip_install() {
+  local venv=$1 status=0
+  shift
+  TMPDIR="$(cd "$venv" && pwd)/tmp" "$venv/bin/python" -m pip install --disable-pip-version-check \
+    --no-compile -qq "$@" || status=$?
+  if [[ $status != 0 ]]; then
+    echo "error: pip failed; the disk of $venv has $(df -Pk "$venv" | awk 'NR == 2 { print int($4 / 1024) }')" \
+      "MiB left, and an environment needs 3 to 6 GB; T5X_LITE_VENV=PATH puts it elsewhere" >&2
+  fi
+  return $status
 }
 
 # test_processes: how many processes share the tests. Most of a test is one thread of the compiler, or

@@ -1,6 +1,7 @@
 """The hashed locks of the two commands, which scripts/lock.sh writes."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -55,3 +56,18 @@ def test_each_requirement_is_locked(name):
         wanted += project["optional-dependencies"][extra]
     locked = versions_of((ROOT / "scripts" / "locks" / f"{name}.txt").read_text())
     assert {name_of(one) for one in wanted} <= {*locked, "t5x-lite"}
+
+
+def test_a_failed_installation_says_how_much_room_is_left(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    installer = '#!/bin/sh\n[ "$3" = --version ] && exit 0\necho "$TMPDIR"\nexit 3\n'
+    python.write_text(installer, encoding="utf-8")
+    python.chmod(0o755)
+    command = f"set -e; . scripts/environment.sh; make_environment {tmp_path} data"
+    found = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 3
+    assert found.stdout.splitlines()[1:] == [f"{tmp_path}/tmp"]
+    assert re.fullmatch(
+        r"error: pip failed; the disk of \S+ has \d+ MiB left, .* puts it elsewhere\n", found.stderr
+    )
