@@ -82,7 +82,7 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
     try:
         command, overrides = _parse_command(args)
         _refuse_output_as_input(command)
-        if _command_name(args)[0] in _COMPUTING:
+        if _command_name(args)[0] in _TRAINING:
             keep_freed_memory()
         with (
             _messages(),
@@ -120,11 +120,8 @@ def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None
 _WAITING = ("serve", "refresh")
 """Commands that wait for work and log their work themselves."""
 
-_COMPUTING = (
-    *("train", "finetune", "glue", "sweep", "evaluate", "predict", "score", "embed", "serve"),
-    *("rerank", "score-pairs", "mine", "refresh", "evaluate-suite", "evaluate-sts", "fisher"),
-)
-"""Commands that run a model again and again."""
+_TRAINING = ("train", "finetune", "glue", "sweep")
+"""Commands that repeat one step, whose memory is kept."""
 
 
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:

@@ -31,6 +31,9 @@ def rows(pairs: int, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 def ours(options: argparse.Namespace) -> dict[str, object]:
     """The train step on a batch in parts."""
+    from t5x_lite.core.accelerators import keep_freed_memory
+
+    keep_freed_memory()  # as the command does
     import jax
 
     from t5x_lite.core.sharding import MeshConfig, Parts, make_mesh

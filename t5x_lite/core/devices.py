@@ -7,10 +7,10 @@ If an array does not fit into memory, XLA may wait forever or end the process wi
     # InputError: parameters (238.4 GiB) and gradients (238.4 GiB) need 476.8 GiB on a cpu device,
     # which has 23.4 GiB; reduce a size
 
-On CPU, the commands keep freed memory for reuse (`t5x_lite.core.accelerators`). Kept memory grows
-beyond the need of a step, because small blocks fragment it (T5 1.1 small: 3.3 GB at step 1, 5.4 GB
-at step 2, 7.4 GB at step 50). So `within_memory` returns it once the process uses a third of the
-machine's memory.
+On CPU, training commands keep freed memory for reuse (`t5x_lite.core.accelerators`). Kept memory
+grows beyond the need of a step, because small blocks fragment it (T5 1.1 small: 3.3 GB at step 1,
+5.4 GB at step 2, 7.4 GB at step 50). So `within_memory` returns it once the process uses a third of
+the machine's memory.
 
 `compiler_options` parses XLA options, and `use_compilation_cache` sets a persistent compilation
 cache:
