@@ -22,7 +22,7 @@ import argparse
 import dataclasses
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,28 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def write_rows(output: Path, table: Path, seeds: Iterable[int], rows: int) -> None:
+    """Write the rows of each seed, with every class in them; the test rows, which are last."""
+    splits = {name: lines_of(table / f"{name}.jsonl") for name in ("train", "validation")}
+    labels = sorted({row["label"] for row in splits["train"]})
+    for seed in seeds:
+        chosen = random.Random(seed).sample(splits["train"], rows)
+        seen = {row["label"] for row in chosen}
+        others = [x for x in labels if x not in seen]
+        chosen += [next(row for row in splits["train"] if row["label"] == x) for x in others]
+        held = random.Random(0).sample(splits["validation"], HELD)
+        for name, those in (("train", chosen), ("validation", held)):
+            write_lines(output / "rows" / str(seed) / f"{name}.jsonl", map(json.dumps, those))
+    tests = random.Random(0).sample(lines_of(table / "test.jsonl"), TESTED)
+    named = [json.dumps({"inputs": row["text"], "label": row["label"]}) for row in tests]
+    write_lines(output / "test.jsonl", named)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 class Study:
     """All runs and where they are."""
 
@@ -76,26 +98,7 @@ class Study:
         """Write the rows of each seed, and the test rows, which are written last."""
         if (self.output / "test.jsonl").exists():
             return
-        splits = {name: lines_of(self.table / f"{name}.jsonl") for name in ("train", "validation")}
-        tests = random.Random(0).sample(lines_of(self.table / "test.jsonl"), TESTED)
-        labels = sorted({row["label"] for row in splits["train"]})
-        for seed in self.options.seeds:
-            folder = self.output / "rows" / str(seed)
-            folder.mkdir(parents=True, exist_ok=True)
-            rows = random.Random(seed).sample(splits["train"], self.options.rows)
-            # Each class is in the rows, so that all seeds have the same classes.
-            seen = {row["label"] for row in rows}
-            rows += [
-                next(r for r in splits["train"] if r["label"] == x) for x in labels if x not in seen
-            ]
-            held = random.Random(0).sample(splits["validation"], HELD)
-            for name, those in (("train", rows), ("validation", held)):
-                content = "".join(json.dumps(row) + "\n" for row in those)
-                (folder / f"{name}.jsonl").write_text(content, encoding="utf-8")
-        content = "".join(
-            json.dumps({"inputs": row["text"], "label": row["label"]}) + "\n" for row in tests
-        )
-        (self.output / "test.jsonl").write_text(content, encoding="utf-8")
+        write_rows(self.output, self.table, self.options.seeds, self.options.rows)
 
     def run(self, method: str, seed: int, rate: float) -> FineTuning:
         steps = self.options.steps

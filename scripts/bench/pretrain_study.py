@@ -28,14 +28,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from adapt_study import FineTuning, carry_out, lines_of
+from adapt_study import FineTuning, carry_out, lines_of, write_lines, write_rows
 from arms import Arm, Made, run_all
 from gpu_study import interval
 
 TOKENS_PER_WORD = 1.5
 ROWS, LENGTH = 64, 32
 PEAK, TUNING_RATES = 2e-3, (3e-4, 1e-3, 3e-3)
-LABELS, HELD, TESTED = 1000, 1000, 2000
+LABELS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Study:
         rows = []
         for file in sorted((self.corpus / "train").glob("*.jsonl.gz")):
             with gzip.open(file, "rt", encoding="utf-8") as lines:
-                rows += list(lines)
+                rows += [line.rstrip("\n") for line in lines]
         random.Random(0).shuffle(rows)
         needed = self.options.steps * ROWS * LENGTH / TOKENS_PER_WORD
         for passes in sorted({arm.passes for arm in ARMS.values()} - {1}):
@@ -108,26 +108,14 @@ class Study:
             while words < needed / passes:
                 part.append(rows[len(part)])
                 words += len(json.loads(part[-1])["text"].split())
-            self._write(f"parts/{passes}/train/part.jsonl", part)
+            write_lines(self.output / f"parts/{passes}/train/part.jsonl", part)
             held_out = self.output / f"parts/{passes}/validation"
             shutil.copytree(self.corpus / "validation", held_out, dirs_exist_ok=True)
         warmup = self.options.steps // 10
         values = {"warmup": warmup, "value": PEAK * math.sqrt(warmup)}
-        self._write("inverse_sqrt.py", [CONFIG.format(**values).lstrip()])
-        sections = self.corpus / "sections"
-        splits = {name: lines_of(sections / f"{name}.jsonl") for name in ("train", "validation")}
-        labels = sorted({row["label"] for row in splits["train"]})
-        for seed in sorted({seed for arm in ARMS.values() for seed in arm.seeds}):
-            chosen = random.Random(seed).sample(splits["train"], LABELS)
-            seen = {row["label"] for row in chosen}
-            others = [x for x in labels if x not in seen]
-            chosen += [next(row for row in splits["train"] if row["label"] == x) for x in others]
-            held = random.Random(0).sample(splits["validation"], HELD)
-            for name, those in (("train", chosen), ("validation", held)):
-                self._write(f"rows/{seed}/{name}.jsonl", [json.dumps(x) + "\n" for x in those])
-        tests = random.Random(0).sample(lines_of(sections / "test.jsonl"), TESTED)
-        named = [json.dumps({"inputs": x["text"], "label": x["label"]}) + "\n" for x in tests]
-        self._write("test.jsonl", named)
+        write_lines(self.output / "inverse_sqrt.py", [CONFIG.format(**values).strip()])
+        seeds = sorted({seed for arm in ARMS.values() for seed in arm.seeds})
+        write_rows(self.output, self.corpus / "sections", seeds, LABELS)
 
     def pretraining(self, name: str) -> Arm:
         arm, options = ARMS[name], self.options
@@ -262,11 +250,6 @@ class Study:
                 }
             )
         return found
-
-    def _write(self, name: str, lines: Sequence[str]) -> None:
-        path = self.output / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(lines), encoding="utf-8")
 
 
 def _mean_of_last(values: dict[int, float], number: int = 6) -> float:
