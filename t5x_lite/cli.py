@@ -51,12 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
       SystemExit: with code 0 after --help and --version.
     """
+    if argv is None:
+        _enter_utf8_mode()
+    args = sys.argv[1:] if argv is None else argv
+    if next((arg for arg in args if not arg.startswith("-")), "") in _TRAINING:
+        keep_freed_memory()  # the first thread watches for signals
     if argv is not None:
         with signals.raising():
             return _run(argv)
-    _enter_utf8_mode()
     with signals.watching() as watch:
-        return _run(sys.argv[1:], watch)
+        return _run(args, watch)
 
 
 def _enter_utf8_mode() -> None:
@@ -82,8 +86,6 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
     try:
         command, overrides = _parse_command(args)
         _refuse_output_as_input(command)
-        if _command_name(args)[0] in _TRAINING:
-            keep_freed_memory()
         with (
             _messages(),
             _never_silent(args),

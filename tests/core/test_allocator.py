@@ -119,7 +119,7 @@ def arenas(*_, **__):
     library.malloc_info(0, file)
     library.fclose(file)
 runs.train.options.run = arenas
-sys.exit(cli.main(["train", sys.argv[1]]))
+sys.exit(cli.main())
 """
 
 
@@ -127,6 +127,6 @@ sys.exit(cli.main(["train", sys.argv[1]]))
 def test_all_threads_of_a_training_share_the_memory_that_is_kept(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    command = [sys.executable, "-c", ONE_ARENA, "configs/tiny_pretrain.py"]
+    command = [sys.executable, "-c", ONE_ARENA, "--debug", "train", "configs/tiny_pretrain.py"]
     told = subprocess.check_output(command, text=True)
     assert told.count("<heap nr=") == 1
