@@ -1,11 +1,11 @@
-"""Repeats, steps, sizes, schedules and ensembles of small BERTs: held-out loss and few labels.
+"""Repeats, steps, sizes, schedules and ensembles of small encoders: held-out loss and few labels.
 
     python scripts/bench/pretrain_study.py --corpus CORPUS --vocabulary VOCABULARY --output WORK \
-        [--steps 2500] [--arms one_pass repeat_4 ...] [--report] [--plot repeats.svg]
+        [--steps 2000] [--arms one_pass repeat_16 ...] [--report] [--plot repeats.svg]
 
-CORPUS is the output of corpus.py and VOCABULARY a vocab.txt with 8,000 pieces. Every arm pretrains
-the BERT of configs/pretrain/bert_tiny.py with other values (`ARMS`), on batches of 64 rows of 32
-tokens, and is fine-tuned on the sections of packages with 1,000 labels: `t5x-lite train`,
+CORPUS is the output of corpus.py and VOCABULARY a vocab.txt with 2,000 pieces. Every arm pretrains
+a DeBERTa of 2 x 128 by masked language modeling with other values (`ARMS`), on batches of 64 rows
+of 32 tokens, and is fine-tuned on the sections of packages with 1,000 labels: `t5x-lite train`,
 `finetune` and `predict`. The fine-tunings of all arms share rows, steps and batches; the rate of
 each arm is the best of three by the accuracy on the validation rows of the first seed.
 
@@ -34,7 +34,7 @@ from gpu_study import interval
 
 TOKENS_PER_WORD = 1.5
 ROWS, LENGTH = 64, 32
-PEAK, TUNING_RATES = 2e-3, (3e-4, 1e-3, 3e-3)
+PEAK, TUNING_RATES = 3e-3, (3e-4, 1e-3, 3e-3)
 LABELS = 1000
 
 
@@ -77,12 +77,30 @@ CONFIG = """
 import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert_tiny
-from t5x_lite.optim.config import InverseSquareRoot, Warmup
+from t5x_lite.models.published import deberta_v3_xsmall
+from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.optim.config import InverseSquareRoot, Linear, Warmup
 
-schedule = Warmup(steps={warmup}, then=InverseSquareRoot(value={value}, warmup_steps={warmup}))
+model = deberta_v3_xsmall(
+    vocab_size=2000,
+    d_model={d_model},
+    d_ff={d_ff},
+    num_heads={num_heads},
+    num_layers=2,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+)
+schedule = {schedule}
 optimizer = dataclasses.replace(bert_tiny.optimizer, schedule=schedule)
-experiment = dataclasses.replace(bert_tiny, optimizer=optimizer)
+experiment = dataclasses.replace(
+    bert_tiny, model=model, objective=MaskedLM(mask_id=4), optimizer=optimizer
+)
 """
+SCHEDULES = {
+    "linear": "Linear(peak={peak}, total_steps={steps}, warmup_steps={warmup})",
+    "inverse_sqrt": "Warmup(steps={warmup}, "
+    "then=InverseSquareRoot(value={value}, warmup_steps={warmup}))",
+}
 
 
 class Study:
@@ -111,37 +129,40 @@ class Study:
             write_lines(self.output / f"parts/{passes}/train/part.jsonl", part)
             held_out = self.output / f"parts/{passes}/validation"
             shutil.copytree(self.corpus / "validation", held_out, dirs_exist_ok=True)
-        warmup = self.options.steps // 10
-        values = {"warmup": warmup, "value": PEAK * math.sqrt(warmup)}
-        write_lines(self.output / "inverse_sqrt.py", [CONFIG.format(**values).strip()])
+        for name in ARMS:
+            write_lines(self.output / "configs" / f"{name}.py", [self.config(name)])
         seeds = sorted({seed for arm in ARMS.values() for seed in arm.seeds})
         write_rows(self.output, self.corpus / "sections", seeds, LABELS)
+
+    def config(self, name: str) -> str:
+        """The config file of an arm."""
+        arm, warmup = ARMS[name], self.options.steps // 10
+        schedule = SCHEDULES[arm.schedule].format(
+            peak=PEAK,
+            steps=self.options.steps * arm.steps,
+            warmup=warmup,
+            value=PEAK * math.sqrt(warmup),
+        )
+        sizes = {"d_model": 128, "d_ff": 512, "num_heads": 2}
+        wide = {key: round(value * arm.width) for key, value in sizes.items()}
+        return CONFIG.format(schedule=schedule, **wide).strip()
 
     def pretraining(self, name: str) -> Arm:
         arm, options = ARMS[name], self.options
         steps = options.steps * arm.steps
-        linear = arm.schedule == "linear"
-        directory = self.corpus if arm.passes == 1 else self.output / f"parts/{arm.passes}"
-        schedule = {"peak": PEAK, "total-steps": steps, "warmup-steps": options.steps // 10}
-        model = {"d-model": 128, "d-ff": 512, "num-heads": 2}
         changes = {
-            "data.directory": directory,
+            "data.directory": self.corpus
+            if arm.passes == 1
+            else self.output / f"parts/{arm.passes}",
             "data.vocabulary": options.vocabulary,
             "data.batch-size": ROWS,
             "data.inputs-length": LENGTH,
-            "objective.mask-id": 4,
             "seed": arm.seed,
             "evaluation.period": steps,
             "evaluation.max-batches": 100,
-            "model.vocab-size": 8000,
-            "model.max-positions": LENGTH,
-            "model.dropout-rate": 0,
-            "model.attention-dropout-rate": 0,
-            **{f"model.{key}": round(value * arm.width) for key, value in model.items()},
-            **({f"optimizer.schedule.{k}": v for k, v in schedule.items()} if linear else {}),
         }
-        config = "configs/pretrain/bert_tiny.py" if linear else str(self.output / "inverse_sqrt.py")
         flags = [part for key, value in changes.items() for part in (f"--{key}", str(value))]
+        config = str(self.output / "configs" / f"{name}.py")
         return Arm(self.output / name, steps, (config, *flags))
 
     def tuning(self, name: str, seed: int, rate: float) -> FineTuning:
@@ -294,9 +315,9 @@ def main() -> None:
     """Run what is not there yet, and print the lines."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--corpus", required=True, help="output of corpus.py")
-    parser.add_argument("--vocabulary", required=True, help="vocab.txt with 8,000 pieces")
+    parser.add_argument("--vocabulary", required=True, help="vocab.txt with 2,000 pieces")
     parser.add_argument("--output", required=True)
-    parser.add_argument("--steps", type=int, default=2500, help="of pretraining, of 2,048 tokens")
+    parser.add_argument("--steps", type=int, default=2000, help="of pretraining, of 2,048 tokens")
     parser.add_argument("--tuning-steps", type=int, default=400, help="of 32 rows")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
