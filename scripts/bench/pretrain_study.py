@@ -93,7 +93,11 @@ model = deberta_v3_xsmall(
 schedule = {schedule}
 optimizer = dataclasses.replace(bert_tiny.optimizer, schedule=schedule)
 experiment = dataclasses.replace(
-    bert_tiny, model=model, objective=MaskedLM(mask_id=4), optimizer=optimizer
+    bert_tiny,
+    model=model,
+    objective=MaskedLM(mask_id=4),
+    optimizer=optimizer,
+    steps={steps},
 )
 """
 SCHEDULES = {
@@ -137,15 +141,14 @@ class Study:
     def config(self, name: str) -> str:
         """The config file of an arm."""
         arm, warmup = ARMS[name], self.options.steps // 10
+        steps = self.options.steps * arm.steps
+        value = PEAK * math.sqrt(warmup)
         schedule = SCHEDULES[arm.schedule].format(
-            peak=PEAK,
-            steps=self.options.steps * arm.steps,
-            warmup=warmup,
-            value=PEAK * math.sqrt(warmup),
+            peak=PEAK, steps=steps, warmup=warmup, value=value
         )
         sizes = {"d_model": 128, "d_ff": 512, "num_heads": 2}
         wide = {key: round(value * arm.width) for key, value in sizes.items()}
-        return CONFIG.format(schedule=schedule, **wide).strip()
+        return CONFIG.format(schedule=schedule, steps=steps, **wide).strip()
 
     def pretraining(self, name: str) -> Arm:
         arm, options = ARMS[name], self.options
