@@ -214,6 +214,10 @@ def write_tokens(options: argparse.Namespace) -> None:
         size = write_chunk(output / f"train-{chunk:02d}.xz", array)
         if size > left:
             (output / f"train-{chunk:02d}.xz").unlink()
+            if not chunk:
+                raise SystemExit(
+                    f"the first training file has {size / 2**20:.1f} MiB; raise --max-mib"
+                )
             break
         left -= size
         counts += np.bincount(array.ravel(), minlength=len(counts))

@@ -44,7 +44,7 @@ class Pretraining:
 
     Attributes:
       width: times the width and the heads.
-      steps: times the steps.
+      steps: times the steps; 0 for a single step at a rate near 0, which leaves random weights.
       passes: number of passes over the text that a part of the corpus needs for the same tokens.
       schedule: learning rate after the warm-up: "linear" or "inverse_sqrt" decay.
       seed: seed of parameters and batches.
@@ -69,6 +69,7 @@ ARMS = {
     "repeat_16": Pretraining(passes=16),
     "steps_2": Pretraining(steps=2),
     "width_1.5": Pretraining(width=1.5),
+    "none": Pretraining(steps=0),
     "repeat_256": Pretraining(passes=256),
 }
 SEPARATE = (BASE, "seed_1", "seed_2")
@@ -116,7 +117,9 @@ class Study:
         self.arms = {name: ARMS[name] for name in options.arms}
 
     def write_files(self) -> None:
-        """Write parts of the corpus, the config and the rows of each seed; the test rows last."""
+        """Write configs, parts of the corpus and the rows of each seed; the test rows last."""
+        for name in self.arms:
+            write_lines(self.output / "configs" / f"{name}.py", [self.config(name)])
         if (self.output / "test.jsonl").exists():
             return
         rows = []
@@ -133,15 +136,13 @@ class Study:
             write_lines(self.output / f"parts/{passes}/train/part.jsonl", part)
             held_out = self.output / f"parts/{passes}/validation"
             shutil.copytree(self.corpus / "validation", held_out, dirs_exist_ok=True)
-        for name in ARMS:
-            write_lines(self.output / "configs" / f"{name}.py", [self.config(name)])
         seeds = sorted({seed for arm in ARMS.values() for seed in arm.seeds})
         write_rows(self.output, self.corpus / "sections", seeds, LABELS)
 
     def config(self, name: str) -> str:
         """The config file of an arm."""
         arm, warmup = ARMS[name], self.options.steps // 10
-        steps = self.options.steps * arm.steps
+        steps = self.options.steps * max(1, arm.steps)
         value = PEAK * math.sqrt(warmup)
         schedule = SCHEDULES[arm.schedule].format(
             peak=PEAK, steps=steps, warmup=warmup, value=value
@@ -152,7 +153,7 @@ class Study:
 
     def pretraining(self, name: str) -> Arm:
         arm, options = ARMS[name], self.options
-        steps = options.steps * arm.steps
+        steps = max(1, options.steps * arm.steps)
         changes = {
             "data.directory": self.corpus
             if arm.passes == 1
