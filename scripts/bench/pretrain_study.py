@@ -32,7 +32,7 @@ from adapt_study import FineTuning, carry_out, lines_of, write_lines, write_rows
 from arms import Arm, Made, run_all
 from gpu_study import interval
 
-TOKENS_PER_WORD = 1.5
+TOKENS_PER_WORD = 2.0
 ROWS, LENGTH = 64, 32
 PEAK, TUNING_RATES = 3e-3, (3e-4, 1e-3, 3e-3)
 LABELS = 1000
@@ -46,7 +46,9 @@ class Pretraining:
       width: times the width and the heads.
       steps: times the steps; 0 for a single step at a rate near 0, which leaves random weights.
       passes: number of passes over the text that a part of the corpus needs for the same tokens.
+      source: the only source of the text, such as "prose"; "" takes all.
       schedule: learning rate after the warm-up: "linear" or "inverse_sqrt" decay.
+      objective: "mlm", or replaced tokens with the embeddings shared by "gdes", "nes" or "es".
       seed: seed of parameters and batches.
       seeds: seeds of its fine-tunings.
     """
@@ -54,7 +56,9 @@ class Pretraining:
     width: float = 1
     steps: int = 1
     passes: int = 1
+    source: str = ""
     schedule: str = "linear"
+    objective: str = "mlm"
     seed: int = 0
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -70,6 +74,12 @@ ARMS = {
     "steps_2": Pretraining(steps=2),
     "width_1.5": Pretraining(width=1.5),
     "none": Pretraining(steps=0),
+    "gdes": Pretraining(objective="gdes"),
+    "nes": Pretraining(objective="nes"),
+    "es": Pretraining(objective="es"),
+    "repeat_4": Pretraining(passes=4),
+    "domain_4": Pretraining(passes=4, source="descriptions"),
+    "prose_4": Pretraining(passes=4, source="prose"),
     "repeat_256": Pretraining(passes=256),
 }
 SEPARATE = (BASE, "seed_1", "seed_2")
@@ -78,7 +88,8 @@ CONFIG = """
 import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert_tiny
-from t5x_lite.models.published import deberta_v3_xsmall
+from t5x_lite.models.published import deberta_v3_generator, deberta_v3_xsmall
+from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import InverseSquareRoot, Linear, Warmup
 
@@ -96,11 +107,19 @@ optimizer = dataclasses.replace(bert_tiny.optimizer, schedule=schedule)
 experiment = dataclasses.replace(
     bert_tiny,
     model=model,
-    objective=MaskedLM(mask_id=4),
+    objective={objective},
     optimizer=optimizer,
     steps={steps},
 )
 """
+MLM = "MaskedLM(mask_id=4)"
+RTD = """Electra(
+        generator=deberta_v3_generator(model),
+        sharing="{sharing}",
+        head="deberta",
+        mask_id=4,
+        mask_fraction=1.0,
+    )"""
 SCHEDULES = {
     "linear": "Linear(peak={peak}, total_steps={steps}, warmup_steps={warmup})",
     "inverse_sqrt": "Warmup(steps={warmup}, "
@@ -120,24 +139,37 @@ class Study:
         """Write configs, parts of the corpus and the rows of each seed; the test rows last."""
         for name in self.arms:
             write_lines(self.output / "configs" / f"{name}.py", [self.config(name)])
+        parts = {self.part(arm): arm for arm in self.arms.values() if arm.passes > 1}
+        missing = [path for path in parts if not (path / "validation").exists()]
+        rows = self.documents() if missing else []
+        for path in missing:
+            source, needed = parts[path].source, self.options.steps * ROWS * LENGTH
+            words, part = needed / TOKENS_PER_WORD / parts[path].passes, []
+            for row in rows:
+                read = json.loads(row)
+                if words > 0 and source in ("", read["source"]):
+                    part.append(row)
+                    words -= len(read["text"].split())
+            write_lines(path / "train/part.jsonl", part)
+            shutil.copytree(self.corpus / "validation", path / "validation")
         if (self.output / "test.jsonl").exists():
             return
+        seeds = sorted({seed for arm in ARMS.values() for seed in arm.seeds})
+        write_rows(self.output, self.corpus / "sections", seeds, LABELS)
+
+    def documents(self) -> list[str]:
+        """The lines of the corpus in random order."""
         rows = []
         for file in sorted((self.corpus / "train").glob("*.jsonl.gz")):
             with gzip.open(file, "rt", encoding="utf-8") as lines:
                 rows += [line.rstrip("\n") for line in lines]
         random.Random(0).shuffle(rows)
-        needed = self.options.steps * ROWS * LENGTH / TOKENS_PER_WORD
-        for passes in sorted({arm.passes for arm in ARMS.values()} - {1}):
-            words, part = 0, []
-            while words < needed / passes:
-                part.append(rows[len(part)])
-                words += len(json.loads(part[-1])["text"].split())
-            write_lines(self.output / f"parts/{passes}/train/part.jsonl", part)
-            held_out = self.output / f"parts/{passes}/validation"
-            shutil.copytree(self.corpus / "validation", held_out, dirs_exist_ok=True)
-        seeds = sorted({seed for arm in ARMS.values() for seed in arm.seeds})
-        write_rows(self.output, self.corpus / "sections", seeds, LABELS)
+        return rows
+
+    def part(self, arm: Pretraining) -> Path:
+        """Directory of an arm's text."""
+        parts = self.output / "parts"
+        return self.corpus if arm.passes == 1 else parts / f"{arm.passes}{arm.source}"
 
     def config(self, name: str) -> str:
         """The config file of an arm."""
@@ -147,17 +179,16 @@ class Study:
         schedule = SCHEDULES[arm.schedule].format(
             peak=PEAK, steps=steps, warmup=warmup, value=value
         )
+        objective = MLM if arm.objective == "mlm" else RTD.format(sharing=arm.objective)
         sizes = {"d_model": 128, "d_ff": 512, "num_heads": 2}
         wide = {key: round(value * arm.width) for key, value in sizes.items()}
-        return CONFIG.format(schedule=schedule, steps=steps, **wide).strip()
+        return CONFIG.format(schedule=schedule, steps=steps, objective=objective, **wide).strip()
 
     def pretraining(self, name: str) -> Arm:
         arm, options = ARMS[name], self.options
         steps = max(1, options.steps * arm.steps)
         changes = {
-            "data.directory": self.corpus
-            if arm.passes == 1
-            else self.output / f"parts/{arm.passes}",
+            "data.directory": self.part(arm),
             "data.vocabulary": options.vocabulary,
             "data.batch-size": ROWS,
             "data.inputs-length": LENGTH,
