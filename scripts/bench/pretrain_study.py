@@ -45,6 +45,7 @@ class Pretraining:
     Attributes:
       width: times the width and the heads.
       steps: times the steps; 0 for a single step at a rate near 0, which leaves random weights.
+      rate: times the learning rate.
       passes: number of passes over the text that a part of the corpus needs for the same tokens.
       source: the only source of the text, such as "prose"; "" takes all.
       schedule: learning rate after the warm-up: "linear" or "inverse_sqrt" decay.
@@ -55,6 +56,7 @@ class Pretraining:
 
     width: float = 1
     steps: int = 1
+    rate: float = 1
     passes: int = 1
     source: str = ""
     schedule: str = "linear"
@@ -73,6 +75,8 @@ ARMS = {
     "repeat_16": Pretraining(passes=16),
     "steps_2": Pretraining(steps=2),
     "width_1.5": Pretraining(width=1.5),
+    "width_1.5_rate_half": Pretraining(width=1.5, rate=0.5),
+    "rate_half": Pretraining(rate=0.5),
     "none": Pretraining(steps=0),
     "gdes": Pretraining(objective="gdes"),
     "nes": Pretraining(objective="nes"),
@@ -175,9 +179,10 @@ class Study:
         """The config file of an arm."""
         arm, warmup = ARMS[name], self.options.steps // 10
         steps = self.options.steps * max(1, arm.steps)
-        value = PEAK * math.sqrt(warmup)
+        peak = PEAK * arm.rate
+        value = peak * math.sqrt(warmup)
         schedule = SCHEDULES[arm.schedule].format(
-            peak=PEAK, steps=steps, warmup=warmup, value=value
+            peak=peak, steps=steps, warmup=warmup, value=value
         )
         objective = MLM if arm.objective == "mlm" else RTD.format(sharing=arm.objective)
         sizes = {"d_model": 128, "d_ff": 512, "num_heads": 2}
