@@ -123,7 +123,7 @@ _WAITING = ("serve", "refresh")
 """Commands that wait for work and log their work themselves."""
 
 _TRAINING = ("train", "finetune", "glue", "sweep")
-"""Commands that repeat one step, whose memory is kept."""
+"""Commands that repeat one step and keep its freed memory."""
 
 
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:

@@ -7,7 +7,7 @@ writes error lines to standard error: "Failed to find host bounds ...".
 allocates a step's buffers by malloc and frees them after the step. glibc returns large blocks to
 the kernel at once, so each step needs new, zeroed pages: a fifth to a third of the time of a small
 model's training step (docs/benchmarks.md). The settings must come before the first thread of the
-process: a thread may get an arena of its own, which the threads of JAX would then share.
+process: malloc may give a thread a separate arena, which JAX's threads would then share.
 
 Model FLOPs utilization (MFU) and memory plans use the figures of a chip, found by JAX's device
 kind:
