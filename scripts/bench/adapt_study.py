@@ -188,8 +188,16 @@ class Study:
         return sorted(found, key=lambda line: -float(str(line["accuracy"])))
 
 
-def carry_out(study: Any, options: argparse.Namespace, plot: Callable[..., None]) -> None:
+def carry_out(
+    study_of: Callable[[argparse.Namespace], Any],
+    parser: argparse.ArgumentParser,
+    plot: Callable[..., None],
+) -> None:
     """Run what is not there yet, unless --report is given; print the lines, and draw them."""
+    parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
+    parser.add_argument("--plot", help="file of the picture")
+    options = parser.parse_args()
+    study = study_of(options)
     if not options.report:
         study.write_files()
         study.run_all()
@@ -228,11 +236,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000, help="training rows of each seed")
     parser.add_argument("--steps", type=int, default=600, help="of 32 rows")
     parser.add_argument("--length", type=int, default=64, help="tokens of a text")
-    parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
-    parser.add_argument("--plot", help="file of the picture")
-    options = parser.parse_args()
-    study = Study(options)
-    carry_out(study, options, plot)
+    carry_out(Study, parser, plot)
 
 
 if __name__ == "__main__":

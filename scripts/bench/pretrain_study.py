@@ -360,11 +360,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="of pretraining, of 2,048 tokens")
     parser.add_argument("--tuning-steps", type=int, default=400, help="of 32 rows")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
-    parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
-    parser.add_argument("--plot", help="file of the picture of the repeats")
-    options = parser.parse_args()
-    study = Study(options)
-    carry_out(study, options, plot)
+    carry_out(Study, parser, plot)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ writes error lines to standard error: "Failed to find host bounds ...".
 `keep_freed_memory` keeps the memory that a step on CPU frees, for the next step. XLA's CPU backend
 allocates a step's buffers by malloc and frees them after the step. glibc returns large blocks to
 the kernel at once, so each step needs new, zeroed pages: a fifth to a third of the time of a small
-model's training step (docs/benchmarks.md). The settings must come before the first thread of the
-process: malloc may give a thread a separate arena, which JAX's threads would then share.
+model's training step (docs/experiments/008-small-t5-pretraining.md). The settings must come before
+the first thread of the process: malloc may give a thread a separate arena, which JAX's threads
+would then share.
 
 Model FLOPs utilization (MFU) and memory plans use the figures of a chip, found by JAX's device
 kind:

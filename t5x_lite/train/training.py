@@ -47,6 +47,7 @@ from t5x_lite.config.evaluation import Capture, Patience
 from t5x_lite.config.experiment import with_length
 from t5x_lite.config.file import to_json
 from t5x_lite.core import devices, sharding, trees
+from t5x_lite.core.accelerators import keep_freed_memory
 from t5x_lite.core.devices import (
     check_compiler_options,
     compiler_options,
@@ -295,6 +296,7 @@ def train(experiment: Experiment) -> Trained:
 
     For adapters with several training phases, the phases run in order (`train.phases`).
     """
+    keep_freed_memory()  # the command line does it before the first thread
     hosts.join(experiment.hosts)
     use_compilation_cache(experiment.compilation_cache)
     # All processes must save the same config, so the settings of this host are removed.
