@@ -48,9 +48,8 @@ LABELS = {1000: 400, 100: 200, 10_000: 1200, 0: 3000}
 RATES = (3e-4, 1e-3, 1e-4)
 TASKS = ("descriptions", "terms")
 PAIRS = {1000: 100, 20_000: 600}
-TUNING_RATE = 3e-4
 MAIN = ("MLM", "RetroMAE", "Condenser", "SimCSE", "Condenser, other rows' [CLS]")
-"""Objectives that each seed pretrains; the others are ablations, of one seed."""
+"""Objectives of the main question; the others are ablations."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -63,7 +62,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for name in ("labels", "retrieval"):
         study = commands.add_parser(name, help=f"run the study of {name}")
         study.add_argument("--data", help="file of the tokens")
-        study.add_argument("--init", help="folder of the pretrained pieces")
+        study.add_argument("--init", help="folder of the pretrained pieces, or work directory")
         study.add_argument("--output", help="file of JSON lines, added to")
         study.add_argument("--budget", type=float, default=300.0, help="seconds")
         study.add_argument("--seeds", type=int, default=5 if name == "labels" else 3)
@@ -75,6 +74,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         study.add_argument("--labels", type=int, nargs="+", default=list(LABELS), help="0 is all")
         study.add_argument("--rates", type=float, nargs="+", default=list(RATES))
         study.add_argument("--pairs", type=int, nargs="+", default=list(PAIRS))
+        study.add_argument("--peak", type=float, default=RATES[0], help="rate of retrieval's runs")
         study.add_argument(
             "--arms", nargs="+", help="objectives of retrieval, or none; all if not given"
         )
@@ -320,6 +320,18 @@ class Record:
         return line
 
 
+def pretrained(folder: Path) -> tuple[Any, Mapping[str, Any]]:
+    """The model of pieces or of a checkpoint, and its parameters by path."""
+    if (folder / "config.json").exists():
+        from t5x_lite.core import trees
+        from t5x_lite.inference.loading import Loaded
+
+        loaded = Loaded.from_checkpoint(str(folder), step=None)
+        return loaded.experiment.model, trees.flatten(loaded.params)
+    info, params = gpu_pretrain.load(folder)
+    return gpu_pretrain.model_of("bert", info["size"], info["info"]["vocab_size"]), params
+
+
 class Study(Record):
     """Data, model, pretrained parameters and results."""
 
@@ -331,17 +343,16 @@ class Study(Record):
 
         super().__init__(options)
         if options.dry_run:
-            self.data, size = random_data(), "tiny"
-            self.start: dict[str, Any] = {}
+            self.data, self.start = random_data(), {}
         else:
             with np.load(options.data) as file:
                 self.data = {name: file[name] for name in file.files}
-            pretrained, params = gpu_pretrain.load(Path(options.init))
-            size = pretrained["size"]
+            self.model, params = pretrained(Path(options.init))
             self.start = {path: jnp.asarray(array) for path, array in params.items()}
         self.info = json.loads(self.data["info"].tobytes())
+        if options.dry_run:
+            self.model = gpu_pretrain.model_of("bert", "tiny", self.info["vocab_size"])
         self.kinds = jnp.asarray(self.data["kinds"], jnp.int32)
-        self.model = gpu_pretrain.model_of("bert", size, self.info["vocab_size"])
         self.mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
         self.steps_per_call = 4 if options.dry_run else options.steps_per_call
         for name, rows in self.data.items():
@@ -485,9 +496,12 @@ def arms(mask: int) -> dict[str, Any]:
         "SimCSE": Contrastive(temperature=0.05, pooling="cls"),
         "Condenser, other rows' [CLS]": OtherRows(mask_id=mask),
         "MLM, 30 %": MaskedLM(mask_id=mask, whole_word=True, ratio=0.3),
+        "Condenser, no late loss": Condenser(mask_id=mask, late_mlm=False),
         "RetroMAE, basic decoder": retromae(decoder="basic", query="raw"),
+        "RetroMAE, 2 decoder layers": retromae(decoder="basic", query="raw", decoder_layers=2),
         "RetroMAE, encoder 15 %": retromae(ratio=0.15),
         "RetroMAE, encoder 50 %": retromae(ratio=0.5),
+        "RetroMAE, encoder 90 %": retromae(ratio=0.9),
         "RetroMAE, decoder 15 %": retromae(decoder_ratio=0.15),
         "RetroMAE, decoder 90 %": retromae(decoder_ratio=0.9),
         "DupMAE": retromae(bag_of_words=0.1),
@@ -594,12 +608,12 @@ def retrieval(study: Study) -> None:
     def tuned(start: Mapping[str, Any], name: str, number: int, seed: int) -> dict[str, Any]:
         pool_of = np.random.default_rng(seed).permutation(len(sides[0]))[:number]
         steps = 8 if dry else PAIRS[number]
-        options: dict[str, Any] = {"steps": steps, "peak": TUNING_RATE, "seed": seed}
+        options: dict[str, Any] = {"steps": steps, "peak": study.options.peak, "seed": seed}
         params, loss = tuning.train(start, pool_of, tuple(sides), **options)
         more = {"pairs": number, "seed": seed, "loss": round(loss, 4)}
         return {**more, **measured(params, name, TASKS)}
 
-    def pretrained(name: str, seed: int) -> None:
+    def pretrain(name: str, seed: int) -> None:
         """Pretrain an arm, unless all its runs are in the file."""
         runs = [f"retrieval {name} {seed} {what}" for what in ("zero-shot", *numbers)]
         if study.left <= 0 or all(study.has(run) for run in runs):
@@ -607,7 +621,7 @@ def retrieval(study: Study) -> None:
         # As many tokens as the others: each text is encoded twice.
         of_arm = steps // 2 if name == "SimCSE" else steps
         began = time.perf_counter()
-        rate = 5e-5 if name == "SimCSE" else TUNING_RATE
+        rate = 5e-5 if name == "SimCSE" else study.options.peak
         everything = np.arange(len(documents))
         given: dict[str, Any] = {"steps": of_arm, "peak": rate, "seed": seed}
         params, loss = runners[name].train(study.start, everything, domain, **given)
@@ -637,8 +651,7 @@ def retrieval(study: Study) -> None:
         for name, start in bases.items():
             evaluated(name, seed, start, {})
         for name in runners:
-            if name in MAIN or (seed == 0 and study.options.ablations):
-                pretrained(name, seed)
+            pretrain(name, seed)
 
 
 # Tables.

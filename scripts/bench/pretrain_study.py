@@ -49,6 +49,8 @@ class Pretraining:
       passes: number of passes over the text that a part of the corpus needs for the same tokens.
       source: the only source of the text, such as "prose"; "" takes all.
       schedule: learning rate after the warm-up: "linear" or "inverse_sqrt" decay.
+      model: "deberta", "positions" for a DeBERTa whose input has position embeddings, too, as
+        RetroMAE needs, or "bert" for a BERT with T5's relative positions, as Condenser needs.
       objective: "mlm", or replaced tokens with the embeddings shared by "gdes", "nes" or "es".
       seed: seed of parameters and batches.
       seeds: seeds of its fine-tunings; none if its loss alone counts.
@@ -60,6 +62,7 @@ class Pretraining:
     passes: int = 1
     source: str = ""
     schedule: str = "linear"
+    model: str = "deberta"
     objective: str = "mlm"
     seed: int = 0
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -78,6 +81,8 @@ ARMS = {
     "width_1.5_rate_double": Pretraining(width=1.5, seeds=()),
     "rate_half": Pretraining(rate=0.5, seeds=()),
     "none": Pretraining(steps=0),
+    "positions": Pretraining(model="positions", seeds=()),
+    "bert": Pretraining(model="bert", seeds=()),
     "gdes": Pretraining(objective="gdes"),
     "nes": Pretraining(objective="nes"),
     "es": Pretraining(objective="es"),
@@ -92,12 +97,13 @@ CONFIG = """
 import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert_tiny
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.published import deberta_v3_generator, deberta_v3_xsmall
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import InverseSquareRoot, Linear, Warmup
 
-model = deberta_v3_xsmall(
+model = {model}(
     vocab_size=2000,
     d_model={d_model},
     d_ff={d_ff},
@@ -105,6 +111,7 @@ model = deberta_v3_xsmall(
     num_layers=2,
     dropout_rate=0.0,
     attention_dropout_rate=0.0,
+    {more}
 )
 schedule = {schedule}
 optimizer = dataclasses.replace(bert_tiny.optimizer, schedule=schedule)
@@ -116,6 +123,12 @@ experiment = dataclasses.replace(
     steps={steps},
 )
 """
+MODELS = {
+    "deberta": ("deberta_v3_xsmall", ""),
+    "positions": ("deberta_v3_xsmall", "position_biased_input=True,"),
+    "bert": ("BertConfig", 'positions="relative_bias", initializer_stddev=0.05,'),
+}
+"""Name -> function and more arguments."""
 MLM = "MaskedLM(mask_id=4)"
 RTD = """Electra(
         generator=deberta_v3_generator(model),
@@ -187,7 +200,9 @@ class Study:
         objective = MLM if arm.objective == "mlm" else RTD.format(sharing=arm.objective)
         sizes = {"d_model": 128, "d_ff": 512, "num_heads": 2}
         wide = {key: round(value * arm.width) for key, value in sizes.items()}
-        return CONFIG.format(schedule=schedule, steps=steps, objective=objective, **wide).strip()
+        model, more = MODELS[arm.model]
+        values = {"schedule": schedule, "steps": steps, "objective": objective, **wide}
+        return CONFIG.format(model=model, more=more, **values).strip()
 
     def pretraining(self, name: str) -> Arm:
         arm, options = ARMS[name], self.options
