@@ -13,6 +13,9 @@ What the references compute, of transformers' modules in eager mode:
     rtd        ELECTRA and DeBERTaV3 in one joint step: ElectraForMaskedLM of half the width on the
                tables of ElectraForPreTraining (ES), its head at the masked positions only, as both
                codes have it; a multinomial draw; L_G + 50 L_D
+    deberta    DeBERTaV3 in one joint step: DebertaV2ForMaskedLM of half the depth, its head at the
+               masked positions only; DebertaV2Model on the generator's table, which gets no
+               gradient, plus one of its own (GDES); dense, GELU, norm and one logit
     mlm        masked language modeling: BertForMaskedLM, whose head reads all positions
 
 Both sides: the same sizes, the same rows of random tokens without padding, one word each (whole
@@ -50,7 +53,8 @@ RATE, CLIP, DECAY = 1e-4, 1.0, 0.01
 CLS, SEP, MASK, IGNORED = 101, 102, 103, -100
 BATCHES, DETECTION_WEIGHT = 4, 50.0
 RATIO = {"retromae": 0.3, "enhanced": 0.5, "basic": 0.7, "rtd": 0.15, "mlm": 0.15}
-OBJECTIVES = ("enhanced", "basic", "rtd", "mlm")
+OBJECTIVES = ("enhanced", "basic", "rtd", "deberta", "mlm")
+DETECTING = ("rtd", "deberta")
 SIDES = ("ours", "eager", "sdpa")
 OURS = ("d_model", "d_ff", "num_heads", "num_layers", "vocab_size")
 THEIRS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", OURS[-1])
@@ -116,10 +120,11 @@ def collate(objective: str, tokens: np.ndarray, random: np.random.Generator) -> 
     """What the references' collator gives: tokens with masks, labels, and who sees what."""
     rows, length = tokens.shape
     fate = random.random(tokens.shape)
-    if objective == "rtd":
+    if objective in DETECTING:
         masked = chosen(random, tokens.shape, RATIO["rtd"])
         positions = np.nonzero(masked)[1].reshape(rows, -1)
-        inputs = np.where(masked & (fate < 0.85), MASK, tokens)
+        share = 0.85 if objective == "rtd" else 1.0
+        inputs = np.where(masked & (fate < share), MASK, tokens)
         return {"tokens": tokens, "inputs": inputs, "positions": positions}
     masked = chosen(random, tokens.shape, RATIO["mlm" if objective == "mlm" else "retromae"])
     others = np.roll(tokens, 1, axis=1)  # as random as any
@@ -144,19 +149,29 @@ def collate(objective: str, tokens: np.ndarray, random: np.random.Generator) -> 
 def our_experiment(work: dict) -> Any:
     from t5x_lite.config import Experiment
     from t5x_lite.data.config import Data
-    from t5x_lite.models.encoder import BertConfig
+    from t5x_lite.models.encoder import BertConfig, EncoderConfig
+    from t5x_lite.models.published import deberta_v3_base, deberta_v3_generator
     from t5x_lite.objectives.electra import Electra
     from t5x_lite.objectives.masked_lm import MaskedLM
     from t5x_lite.objectives.retromae import RetroMAE
     from t5x_lite.optim.config import AdamW, Constant
 
     dropout: Any = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), work["dropout"])
-    model = BertConfig(**sizes_of(work, OURS), **dropout, token_types=2, unroll=True)
+    sizes = sizes_of(work, OURS)
+    model: EncoderConfig = BertConfig(**sizes, **dropout, token_types=2, unroll=True)
     masks: dict[str, Any] = {"mask_id": MASK, "ratio": RATIO["retromae"]}
     if work["objective"] == "rtd":
         half = sizes_of(work, OURS, divided=2) | {"embedding_size": model.d_model}
         masks |= {"generator": model.replace(**half), "ratio": RATIO["rtd"]}
         objective: Any = Electra(**masks, discriminator_weight=DETECTION_WEIGHT)
+    elif work["objective"] == "deberta":
+        model = deberta_v3_base(**sizes, **dropout, unroll=True)
+        masks |= {
+            "generator": deberta_v3_generator(model, enhanced_mask_decoder=False),
+            "ratio": RATIO["rtd"],
+        }
+        masks |= {"sharing": "gdes", "head": "deberta", "mask_fraction": 1.0}
+        objective = Electra(**masks, discriminator_weight=DETECTION_WEIGHT)
     elif work["objective"] == "mlm":
         objective = MaskedLM(mask_id=MASK, ratio=RATIO["mlm"])
     else:
@@ -184,15 +199,16 @@ def our_step(work: dict) -> Callable[[], dict[str, float]]:
 
     from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
     from t5x_lite.inference.loading import learner_of
+    from t5x_lite.optim.partial import joint_optimizer
     from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
     learner = learner_of(our_experiment(work))
     mesh, updates = make_mesh(MeshConfig(), devices=jax.devices()[:1]), learner.updates()
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
-    kept = [init_state(learner.init, updates[0].optimizer, layout, seed=0)]
+    kept = [init_state(learner.init, joint_optimizer(updates), layout, seed=0)]
     step = make_train_step(updates, mesh=mesh, layout=layout, seed=0)
     names = {"encoder": "cross_entropy", "decoder": "decoder_cross_entropy"}
-    if work["objective"] == "rtd":
+    if work["objective"] in DETECTING:
         names = {"generator": "cross_entropy", "detection": "detection_loss"}
     if work["objective"] == "mlm":
         del names["decoder"]
@@ -301,6 +317,52 @@ def their_rtd(work: dict) -> tuple[list[Any], Callable[[dict], dict]]:
     return [generator, discriminator], losses
 
 
+def their_deberta(work: dict) -> tuple[list[Any], Callable[[dict], dict]]:
+    """As `their_retromae`."""
+    import torch
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM, DebertaV2Model
+
+    published: dict[str, Any] = {
+        "relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm",
+        "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+        "type_vocab_size": 0, "layer_norm_eps": 1e-7,
+    }  # fmt: skip
+    config = their_config(work, DebertaV2Config, **published)
+    small = their_config(work, DebertaV2Config, **published)
+    small.num_hidden_layers = config.num_hidden_layers // 2
+    generator: Any = DebertaV2ForMaskedLM(small)
+    discriminator: Any = DebertaV2Model(config)
+    width, table = config.hidden_size, generator.deberta.embeddings.word_embeddings
+    own = discriminator.embeddings.word_embeddings
+    torch.nn.init.zeros_(own.weight)
+    head = torch.nn.Sequential(
+        torch.nn.Linear(width, width),
+        torch.nn.GELU(),
+        torch.nn.LayerNorm(width, eps=1e-7),
+        torch.nn.Linear(width, 1),
+    )
+
+    def losses(batch: dict) -> dict:
+        tokens, positions = batch["tokens"], batch["positions"]
+        there = torch.ones_like(tokens)
+        hidden = generator.deberta(batch["inputs"], attention_mask=there)[0]
+        places = positions[..., None].expand(-1, -1, width)
+        read = generator.cls.predictions
+        logits = read.decoder(read.transform(hidden.gather(1, places))).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, tokens.gather(1, positions).flatten())
+        with torch.no_grad():
+            drawn = torch.multinomial(torch.softmax(logits.float(), dim=-1), 1)
+        text = tokens.scatter(1, positions, drawn.view_as(positions))
+        embedded = torch.nn.functional.embedding(text, table.weight.detach() + own.weight)
+        states = discriminator(inputs_embeds=embedded, attention_mask=there)[0]
+        detection = torch.nn.functional.binary_cross_entropy_with_logits(
+            head(states)[..., 0], (text != tokens).to(states.dtype)
+        )
+        return {"generator": loss, "detection": detection}
+
+    return [generator, discriminator, head], losses
+
+
 def their_step(work: dict) -> Callable[[], dict[str, float]]:
     """As `our_step`, of torch and transformers."""
     import torch
@@ -308,7 +370,9 @@ def their_step(work: dict) -> Callable[[], dict[str, float]]:
     torch.set_num_threads(len(work["cores"]))
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    made_by = {"rtd": their_rtd, "mlm": their_mlm}.get(work["objective"], their_retromae)
+    made_by = {"rtd": their_rtd, "mlm": their_mlm, "deberta": their_deberta}.get(
+        work["objective"], their_retromae
+    )
     modules, losses = made_by(work)
     params = list(torch.nn.ModuleList(modules).train().parameters())
     decayed, rest = [p for p in params if p.ndim > 1], [p for p in params if p.ndim < 2]

@@ -82,7 +82,7 @@ ARMS = {
     "rate_half": Pretraining(rate=0.5, seeds=()),
     "none": Pretraining(steps=0),
     "positions": Pretraining(model="positions", seeds=()),
-    "bert": Pretraining(model="bert", seeds=()),
+    "bert": Pretraining(model="bert", steps=2, seeds=()),
     "gdes": Pretraining(objective="gdes"),
     "nes": Pretraining(objective="nes"),
     "es": Pretraining(objective="es"),
