@@ -85,6 +85,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         study.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
     report = commands.add_parser("report", help="print the tables")
     report.add_argument("--results", required=True, nargs="+", help="files of JSON lines")
+    report.add_argument("--reference", default="MLM", help="arm that the others are compared with")
     plot = commands.add_parser("plot", help="draw two pictures (matplotlib)")
     plot.add_argument("--results", required=True, nargs="+", help="files of JSON lines")
     plot.add_argument("--output", required=True, help="folder of the pictures")
@@ -761,10 +762,11 @@ def report(options: argparse.Namespace) -> None:
             f"| {', '.join(rates)} | {len(shared)} |"
         )
     found = [line for line in lines if line["study"] == "retrieval"]
+    reference = options.reference
     for pairs in sorted({line.get("pairs", 0) for line in found}):
         tune = f"tuned on {pairs:,} pairs" if pairs else "zero-shot"
         columns = [(task, pooling) for task in TASKS for pooling in ("cls", "mean")]
-        print(f"\n{tune}: MRR@10, and the difference from MLM\n")
+        print(f"\n{tune}: MRR@10, and the difference from {reference}\n")
         print("| arm | " + " | ".join(" ".join(column) for column in columns) + " |")
         print("|---" * (len(columns) + 1) + "|")
         here = [line for line in found if line.get("pairs", 0) == pairs]
@@ -775,13 +777,13 @@ def report(options: argparse.Namespace) -> None:
                 field = f"{task}_{pooling}_hits"
                 of = {
                     arm: {x.get("seed", 0): unpacked(x[field]) for x in here if x["arm"] == arm}
-                    for arm in (name, "MLM")
+                    for arm in (name, reference)
                 }
-                shared = sorted(set(of[name]) & set(of["MLM"]))
+                shared = sorted(set(of[name]) & set(of[reference]))
                 mean = np.mean([value.mean() for value in of[name].values()])
                 cell = f"{100 * mean:.1f}"
-                if name != "MLM" and shared:
-                    apart = np.stack([of[name][seed] - of["MLM"][seed] for seed in shared])
+                if name != reference and shared:
+                    apart = np.stack([of[name][seed] - of[reference][seed] for seed in shared])
                     low, high = interval(apart)
                     cell += f" ({100 * low:+.1f} to {100 * high:+.1f})"
                 cells.append(cell)

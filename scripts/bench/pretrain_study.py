@@ -11,7 +11,7 @@ which is the best of three for the arm `one_pass` by the accuracy on the validat
 
 A run that is there is not repeated, and one that was killed goes on. Two run at once, each on a
 core. The last lines are one JSON line for each arm: the held-out loss, the accuracy on test rows,
-and the difference from the arm `one_pass` with a 95 % interval of a bootstrap over fine-tuning
+and the difference from the arm --reference with a 95 % interval of a bootstrap over fine-tuning
 seeds and test rows, paired. Then one line for each ensemble of three models that averages their
 logits: three fine-tunings of one pretraining, and one of each of three pretrainings, less the mean
 of their single models.
@@ -306,9 +306,10 @@ class Study:
             }
             if each.size:
                 line |= {"rate": self.best_rate(), "accuracy": _points(each.mean())}
-            if each.size and name != BASE and BASE in right:
-                less = each - right[BASE][: len(each)]
-                line |= {"less_one_pass": _points(less.mean()), "interval": _interval(less)}
+            other = self.options.reference
+            if each.size and name != other and other in right:
+                less = each - right[other][: len(each)]
+                line |= {"less_reference": _points(less.mean()), "interval": _interval(less)}
             found.append(line)
         for name, models in self.ensembles().items():
             if any(arm not in right for arm, _ in models):
@@ -375,6 +376,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="of pretraining, of 2,048 tokens")
     parser.add_argument("--tuning-steps", type=int, default=400, help="of 32 rows")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
+    parser.add_argument("--reference", default=BASE, choices=ARMS, help="of the differences")
     carry_out(Study, parser, plot)
 
 
