@@ -18,6 +18,6 @@ from t5x_lite.models.published import t5_1_1_xxl
 
 experiment = dataclasses.replace(
     xl,
-    model=t5_1_1_xxl(dropout_rate=0.0, remat="dots_no_batch"),
+    model=t5_1_1_xxl(dropout_rate=0.0, remat="dots_no_batch", unroll=1),
     mesh=MeshConfig(data=-1, fsdp=32),
 )
