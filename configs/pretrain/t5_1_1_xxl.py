@@ -1,7 +1,7 @@
 """Pretrain T5 1.1 XXL (11B parameters) by span corruption on a slice of 64 TPU v5p chips.
 
 The recipe is from configs/pretrain/t5_1_1_xl.py, but rematerialization keeps the results of a
-layer's products with weights, which fit into memory (67 of 95 GiB), and parameters are sharded over
+layer's products with weights, which fit into memory (72 of 95 GiB), and parameters are sharded over
 32 chips.
 
 Command, on all workers (docs/guides/scale.md):
