@@ -53,6 +53,9 @@ def ours(options: argparse.Namespace) -> dict[str, object]:
         token_types=2,
         max_positions=512,
     )
+    model, choices = model.with_choices(  # as the command does
+        jax.default_backend(), dtype="float32", length=options.length, one_text_rows=True
+    )
     optimizer = AdamW(schedule=Constant(value=1e-5))
     learner = Learner.of(model, Contrastive(temperature=0.05, pooling="cls"), optimizer=optimizer)
     updates, mesh = learner.updates(), make_mesh(MeshConfig())
@@ -80,6 +83,7 @@ def ours(options: argparse.Namespace) -> dict[str, object]:
         "side": "t5x_lite",
         "mode": options.mode,
         "device": jax.devices()[0].device_kind,
+        "choices": choices,
         "compile_seconds": round(compiling, 1),
         "temporary_mib": round(compiled.memory_analysis().temp_size_in_bytes / 2**20),
         "seconds": [round(s, 2) for s in seconds],

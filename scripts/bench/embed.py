@@ -122,6 +122,9 @@ def side(options: argparse.Namespace) -> None:
             vectors = given.float().numpy()
             seconds.append(time.perf_counter() - begin)
     else:
+        from t5x_lite.core.accelerators import keep_freed_memory
+
+        keep_freed_memory()  # as the command does
         import jax
 
         from t5x_lite.commands.answers import embed

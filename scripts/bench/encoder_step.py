@@ -197,12 +197,14 @@ def our_step(work: dict) -> Callable[[], dict[str, float]]:
     keep_freed_memory()
     import jax
 
+    from t5x_lite.config.batches import with_choices
     from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
     from t5x_lite.inference.loading import learner_of
     from t5x_lite.optim.partial import joint_optimizer
     from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
-    learner = learner_of(our_experiment(work))
+    experiment, _ = with_choices(our_experiment(work), "cpu")  # as the command does
+    learner = learner_of(experiment)
     mesh, updates = make_mesh(MeshConfig(), devices=jax.devices()[:1]), learner.updates()
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     kept = [init_state(learner.init, joint_optimizer(updates), layout, seed=0)]

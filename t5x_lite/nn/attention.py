@@ -29,7 +29,7 @@ from t5x_lite.nn.dense import (
     thinned,
     truncated_normal,
 )
-from t5x_lite.nn.fused_attention import blocked_attention
+from t5x_lite.nn.fused_attention import blocked_attention, headwise_attention
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot, PlacedKeySlot
 
@@ -107,133 +107,8 @@ def _attention_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
 softmax_attention.defvjp(_attention_forward, _attention_backward)
 
 
-@jax.custom_vjp
-def headwise_attention(
-    query: Float[Array, "B T H K"],
-    key: Float[Array, "B S H K"],
-    value: Float[Array, "B S H K"],
-    bias: Float[Array, "#B H T S"] | None,
-    mask: Bool[Array, "#B 1 #T S"] | None,
-) -> Float[Array, "B T H K"]:
-    """Compute `softmax_attention` one head of one row at a time, which is faster on CPUs.
-
-    XLA multiplies batches of small matrices at a quarter of the speed, and bfloat16 more slowly
-    than float32. A head's logits stay in the cache; the backward pass recomputes them.
-    """
-    return _headwise_forward(query, key, value, bias, mask)[0]
-
-
-def _of_head(x: Array, row: Array, head: Array) -> Array:
-    sizes = (1, x.shape[1], 1, x.shape[3])
-    return jax.lax.dynamic_slice(x, (row, 0, head, 0), sizes).reshape(x.shape[1], x.shape[3])
-
-
-def _with_head(x: Array, new: Array, row: Array, head: Array) -> Array:
-    return jax.lax.dynamic_update_slice(x, new.astype(x.dtype)[None, :, None], (row, 0, head, 0))
-
-
-def _part(x: Array | None, row: Array, head: Array) -> Array | None:
-    if x is None:
-        return None
-    place = [index if size > 1 else 0 for index, size in zip((row, head), x.shape, strict=False)]
-    return jax.lax.dynamic_slice(x, (*place, 0, 0), (1, 1, *x.shape[2:]))[0, 0]
-
-
-def _logits_of_head(query: Array, key: Array, bias: Array | None, mask: Array | None) -> Array:
-    logits = einsum("TK,SK->TS", query, key)
-    logits = logits if bias is None else logits + bias
-    return logits if mask is None else jnp.where(mask, logits, MASKED)
-
-
-def _headwise_forward(
-    query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None
-) -> tuple[Array, tuple]:
-    batch_size, length, num_heads, _ = query.shape
-    # Whole arrays: a conversion of one head's slice takes longer than its products.
-    inputs = [x.astype(jnp.float32) for x in (query, key, value)]
-
-    def attend(index: Array) -> tuple[Array, Array]:
-        row, head = index // num_heads, index % num_heads
-        q, k, v = (_of_head(x, row, head) for x in inputs)
-        logits = _logits_of_head(q, k, _part(bias, row, head), _part(mask, row, head))
-        largest = jnp.max(logits, axis=-1, keepdims=True)
-        weights = jnp.exp(logits - largest)
-        normaliser = jnp.sum(weights, axis=-1, keepdims=True)
-        mixed = einsum("TS,SK->TK", weights, v) / normaliser
-        # The two apart: the sum of their logarithms loses small ones next to a masked logit.
-        return mixed, jnp.concatenate([largest, normaliser], axis=1)
-
-    def attend_some(index: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
-        out, all_sums = found
-        indices = [index * at_once + i for i in range(at_once)]
-        # All are computed before the first is stored, so that none waits for a store.
-        for each, (mixed, sums) in [(each, attend(each)) for each in indices]:
-            row, head = each // num_heads, each % num_heads
-            out = _with_head(out, mixed, row, head)
-            place = (row, head, 0, 0)
-            all_sums = jax.lax.dynamic_update_slice(all_sums, sums[None, None], place)
-        return out, all_sums
-
-    total = batch_size * num_heads
-    at_once = math.gcd(total, _HEADS_AT_ONCE)
-    empty = (jnp.zeros_like(inputs[0]), jnp.zeros((batch_size, num_heads, length, 2), jnp.float32))
-    out, sums = jax.lax.fori_loop(0, total // at_once, attend_some, empty)
-    out = out.astype(value.dtype)
-    return out, (query, key, value, bias, mask, out, sums)
-
-
-def _headwise_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
-    query, key, value, bias, mask, out, sums = saved
-    batch_size, length, num_heads, _ = query.shape
-    inputs = [x.astype(jnp.float32) for x in (query, key, value, g)]
-    inner = jnp.sum(inputs[3] * out.astype(jnp.float32), axis=-1)
-
-    def differentiate(index: Array) -> tuple[Array, ...]:
-        row, head = index // num_heads, index % num_heads
-        q, k, v, cotangent = (_of_head(x, row, head) for x in inputs)
-        seen = _part(mask, row, head)
-        logits = _logits_of_head(q, k, _part(bias, row, head), seen)
-        own_sums = jax.lax.dynamic_slice(sums, (row, head, 0, 0), (1, 1, length, 2))[0, 0]
-        weights = jnp.exp(logits - own_sums[:, :1]) / own_sums[:, 1:]
-        own = jax.lax.dynamic_slice(inner, (row, 0, head), (1, length, 1)).reshape(length, 1)
-        grad_logits = weights * (einsum("TK,SK->TS", cotangent, v) - own)
-        grad_logits = grad_logits if seen is None else jnp.where(seen, grad_logits, 0.0)
-        return (
-            einsum("TS,SK->TK", grad_logits, k),
-            einsum("TS,TK->SK", grad_logits, q),
-            einsum("TS,TK->SK", weights, cotangent),
-            grad_logits,
-        )
-
-    def differentiate_some(index: Array, found: tuple) -> tuple:
-        *grads, grad_bias = found
-        indices = [index * at_once + i for i in range(at_once)]
-        for each, (*new, grad_logits) in [(each, differentiate(each)) for each in indices]:
-            row, head = each // num_heads, each % num_heads
-            grads = [_with_head(x, y, row, head) for x, y in zip(grads, new, strict=True)]
-            if grad_bias is not None:
-                place = (row if bias.shape[0] > 1 else 0, head, 0, 0)
-                before = jax.lax.dynamic_slice(grad_bias, place, (1, 1, *grad_logits.shape))
-                grad_bias = jax.lax.dynamic_update_slice(grad_bias, before + grad_logits, place)
-        return (*grads, grad_bias)
-
-    empty = (
-        *(jnp.zeros_like(x) for x in inputs[:3]),
-        None if bias is None else jnp.zeros(bias.shape, jnp.float32),
-    )
-    total = batch_size * num_heads
-    at_once = math.gcd(total, _HEADS_AT_ONCE)
-    *grads, grad_bias = jax.lax.fori_loop(0, total // at_once, differentiate_some, empty)
-    grads = [x.astype(y.dtype) for x, y in zip(grads, (query, key, value), strict=True)]
-    return (*grads, grad_bias, None)
-
-
-headwise_attention.defvjp(_headwise_forward, _headwise_backward)
-
 _LEAST_LOGITS = 64 * 64
 """Minimum number of logits per head, T * S, for which `headwise_attention` is used."""
-_HEADS_AT_ONCE = 2
-"""Number of heads per loop iteration of `headwise_attention`; 2 save copies and use two cores."""
 
 
 def dot_product_attention(
@@ -252,8 +127,8 @@ def dot_product_attention(
 
     If `pattern.mask` is an array or None, plain attention runs; if it is a `Visibility` (compact
     mask), its fields select blocked attention, the TPU kernel or cuDNN's attention. If
-    `share_dropout` is True, all implementations drop the same weights. If not, blocked attention
-    and the TPU kernel drop the same, plain attention drops others, and cuDNN's cannot run.
+    `share_dropout` is True, all implementations drop the same weights. If not, attention in blocks
+    or by head and the TPU kernel drop the same, plain attention others, and cuDNN's cannot run.
 
     Args:
       query: projected queries.
@@ -300,8 +175,10 @@ def dot_product_attention(
         return blocked_attention(
             query, key, value, visible=mask, bias=bias, draws=draws, prefix=before
         )
+    by_head = pattern.by_head and query.shape[1] * key.shape[1] >= _LEAST_LOGITS
+    by_head = by_head and (draws is None or before is None)
     kept = None
-    if draws is not None:
+    if draws is not None and not by_head:
         kept = draws.kept((query.shape[0], query.shape[2], query.shape[1], key.shape[1]))
     if before is not None:
         key, value = (jnp.concatenate(pair, 1) for pair in zip(before, (key, value), strict=True))
@@ -310,12 +187,13 @@ def dot_product_attention(
         if prefix_bias is not None:
             rest = bias.shape[-1] - prefix_bias.shape[-1]
             bias = bias + jnp.pad(prefix_bias, [(0, 0)] * 3 + [(0, rest)])
-    if pattern.by_head and kept is None and query.shape[1] * key.shape[1] >= _LEAST_LOGITS:
+    if by_head:
+        streams = None if draws is None else draws.streams(len(query), *query.shape[2:0:-1])
 
-        def attend(q: Array, k: Array, v: Array, mask: Any, _: None, bias: Any) -> Array:
-            return headwise_attention(q, k, v, bias, mask)
+        def attend(q: Array, k: Array, v: Array, mask: Any, streams: Any, bias: Any) -> Array:
+            return headwise_attention(q, k, v, bias, mask, streams, dropout_rate)
 
-        return cudnn.on_mesh(attend, query, key, value, mask, None, bias)
+        return cudnn.on_mesh(attend, query, key, value, mask, streams, bias)
     return softmax_attention(query, key, value, bias, mask, kept)
 
 

@@ -144,7 +144,7 @@ def choose_attention(
         return "cudnn", f"{kind}, {dtype}"
     if kind.startswith("TPU"):
         return "pallas", kind
-    if kind == "cpu" and dtype == "float32" and whole == "plain" and dropout != "each":
+    if kind == "cpu" and dtype == "float32" and whole == "plain":
         return "heads", f"{kind}, {dtype}"
     return whole, f"{kind}{why}"
 

@@ -238,7 +238,7 @@ H200, TPU = "NVIDIA H200", "TPU v5 lite"
         (H200, {"family": "t5"}, {"pack": False}, "cudnn", True),
         ("cpu", {"family": "t5"}, {"pack": False}, "plain", False),
         ("cpu", {"family": "t5", "dtype": "float32"}, {}, "heads", False),
-        ("cpu", {"family": "bert", "dtype": "float32"}, {}, "plain", False),
+        ("cpu", {"family": "bert", "dtype": "float32"}, {}, "heads", False),
         # The kernel for TPUs draws dropout for each query and key.
         (TPU, {"family": "bert", "attention_dropout_rate": 0.1}, {}, "pallas", False),
         (TPU, {"family": "bert", "dtype": "float32"}, {"inputs_length": 4096}, "pallas", False),

@@ -20,6 +20,8 @@ from t5x_lite.nn.attention import (
 from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.cache import to_blocks
 from t5x_lite.nn.dense import WeightDropout
+from t5x_lite.nn.fused_attention import blocked_attention
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.slots import bind, cast, shapes, split
 
 B, T, S, H, K = 2, 4, 5, 3, 6
@@ -138,8 +140,30 @@ def test_one_head_at_a_time_in_bfloat16():
         assert np.abs(got - wanted).max() <= np.abs(other - wanted).max()
 
 
-def test_short_rows_and_draws_for_each_query_are_plain(monkeypatch):
-    """One head at a time begins where it is faster."""
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_one_head_at_a_time_drops_the_weights_of_blocks(rate):
+    """Dropout for each query and key: the same weights as in attention in blocks, also backward."""
+    query, key, value, _, cotangent = operands()
+    keys = jnp.asarray([[1] * S, [1] * (S - 2) + [0] * 2])
+    draws = WeightDropout(jax.random.key(0), rate)
+
+    def heads(*inputs):
+        streams = draws.streams(B, H, T)
+        return headwise_attention(*inputs, None, masks.padding(keys), streams, rate)
+
+    def blocks(*inputs):
+        return blocked_attention(*inputs, visible=Visibility(keys=keys, block_size=2), draws=draws)
+
+    def results(attention):
+        out, pullback = jax.vjp(attention, query, key, value)
+        return [np.asarray(x) for x in (out, *pullback(cotangent))]
+
+    for got, wanted in zip(results(heads), results(blocks), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_when_one_head_at_a_time_begins(monkeypatch):
+    """It begins where it is faster; dropout for each query next to a prefix is plain."""
     query, key, value, bias, _ = operands()
     taken = []
     monkeypatch.setattr(
@@ -153,7 +177,10 @@ def test_short_rows_and_draws_for_each_query_are_plain(monkeypatch):
     assert taken == [1]
     draws = {"dropout_rate": 0.5, "dropout_key": jax.random.key(0), "share_dropout": False}
     dot_product_attention(*long, pattern=Pattern(by_head=True), **draws)
-    assert taken == [1]
+    assert taken == [1, 1]
+    prefix = key[:, :2], value[:, :2]
+    dot_product_attention(*long, pattern=Pattern(by_head=True), prefix=prefix, **draws)
+    assert taken == [1, 1]
 
 
 def test_gradients_equal_finite_differences():
