@@ -704,7 +704,9 @@ def pack(directory: str) -> None:
 def unpack(directory: str | os.PathLike[str]) -> None:
     """The archive's files below a directory, as if their commands had been given there."""
     with tarfile.open(ARCHIVE) as packed:
-        packed.extractall(directory, filter="data")
+        # Python 3.11.4 is the first with filters.
+        options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        packed.extractall(directory, **options)
     _replace_root(pathlib.Path(directory), ROOT, os.path.realpath(directory))
 
 

@@ -363,7 +363,9 @@ def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 def unpack(directory: str | os.PathLike) -> None:
     """The archive's files, below a directory."""
     with tarfile.open(ARCHIVE) as packed:
-        packed.extractall(directory, filter="data")
+        # Python 3.11.4 is the first with filters.
+        options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        packed.extractall(directory, **options)
 
 
 def record(names: list[str]) -> None:
