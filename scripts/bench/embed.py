@@ -1,6 +1,7 @@
 """Texts to vectors: `t5x-lite embed` beside sentence-transformers, and its memory.
 
     python scripts/bench/embed.py speed --prose DIRECTORY --vocabulary vocab.txt --output WORK
+    python scripts/bench/embed.py batch --vocabulary vocab.txt --output WORK
     python scripts/bench/embed.py memory --prose DIRECTORY --vocabulary vocab.txt --output WORK
 
 speed: a BERT of 6 layers, d 384, random weights in a directory of transformers, imported by
@@ -10,6 +11,9 @@ its own in each round, one after the other: ours in float32 and bfloat16 (activa
 float32), sentence-transformers in float32 and bfloat16. A side runs on a few texts and on all of
 them, and the difference of the times counts: loading and compiling are not in it. Medians of the
 rounds, and the smallest cosine of a text's vector to ours in float32.
+
+batch: one batch of 32 rows of 256 tokens without the tokenizer, the sides in one process, one after
+the other in each round; medians of the seconds and of the processor's seconds.
 
 memory: the peak resident memory of `t5x-lite embed` on 50,000 and on 200,000 short texts, and their
 ratio.
@@ -27,6 +31,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +206,57 @@ def speed(options: argparse.Namespace) -> None:
             print(json.dumps({"ratio": f"{one} / {other}", "median": statistics.median(ratios)}))
 
 
+def batch(options: argparse.Namespace) -> None:
+    """The sides on one batch, in this process."""
+    from t5x_lite.core.accelerators import keep_freed_memory
+
+    keep_freed_memory()
+    work = Path(options.output)
+    work.mkdir(parents=True, exist_ok=True)
+    theirs, ours = checkpoint(work, options.vocabulary, width=options.width, layers=options.layers)
+    rows = np.random.default_rng(0).integers(1000, 30_000, (32, LENGTH)).astype(np.int32)
+    sides = {name: model_side(name, theirs, ours, rows, options.threads) for name in options.sides}
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for _ in range(options.rounds + 1):
+        for name, run in sides.items():
+            wall, processor = time.perf_counter(), time.process_time()
+            run()
+            took[name].append((time.perf_counter() - wall, time.process_time() - processor))
+    for name, found in took.items():
+        wall, processor = (statistics.median(each) for each in zip(*found[1:], strict=True))
+        line = {"side": name, "seconds": round(wall, 2), "processor_seconds": round(processor, 2)}
+        print(json.dumps(line))
+
+
+def model_side(
+    name: str, theirs: Path, ours: Path, rows: np.ndarray, threads: int
+) -> Callable[[], Any]:
+    """A function that computes the vectors of one batch of tokens."""
+    who, dtype = name.split()
+    if who == "ours":
+        from t5x_lite.inference.checkpoint import Checkpoint
+
+        loaded = Checkpoint.load([str(ours)], inputs_length=LENGTH, compute_dtype=dtype)  # pyright: ignore[reportArgumentType]
+        encoder = loaded.encoder(pooling="mean", normalize=True)
+        embedder = encoder.embedder(batch_size=len(rows))
+        return lambda: embedder.run(encoder.params, list(rows))
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    model = transformers.BertModel.from_pretrained(theirs, add_pooling_layer=False).eval()
+    model = model.bfloat16() if dtype == "bfloat16" else model
+    tokens = torch.tensor(rows.astype(np.int64))
+
+    def run() -> Any:
+        with torch.inference_mode():
+            states = model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+            mean = states.last_hidden_state.float().mean(1)
+            return torch.nn.functional.normalize(mean).numpy()
+
+    return run
+
+
 _WATCHED = """
 import json, resource, sys
 from t5x_lite.commands.answers import embed
@@ -227,7 +283,7 @@ def memory(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=("speed", "memory", "side"))
+    parser.add_argument("what", choices=("speed", "batch", "memory", "side"))
     parser.add_argument("--prose", help="a directory of novels, *.txt")
     parser.add_argument("--vocabulary", help="vocab.txt of the uncased BERT")
     parser.add_argument("--output", required=True)
@@ -240,9 +296,9 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES)
     parser.add_argument("--counts", type=int, nargs=2, default=[50_000, 200_000])
     options = parser.parse_args()
-    if options.texts <= 1024:
+    if options.what == "speed" and options.texts <= 1024:
         parser.error("--texts must be above 1,024: the first 1,024 are the few texts")
-    {"speed": speed, "memory": memory, "side": side}[options.what](options)
+    {"speed": speed, "batch": batch, "memory": memory, "side": side}[options.what](options)
 
 
 if __name__ == "__main__":
