@@ -23,6 +23,7 @@ Under `nohup` the signal is ignored.
 Importing this module is cheap: no JAX, no NumPy. `quiet_import` hides TensorFlow's C++ log lines.
 """
 
+import atexit
 import contextlib
 import os
 import re
@@ -78,10 +79,19 @@ def leave_terminal(signum: int) -> None:
 
 
 def at_start() -> None:
-    """Make SIGINT, SIGTERM and SIGHUP end this process at once, without cleanup."""
+    """Make SIGINT, SIGTERM and SIGHUP end this process at once, without cleanup.
+
+    When the interpreter is finalized, they are ignored: the work is done, and the exit code stays.
+    """
+    atexit.register(_ignore)  # registered first, so it runs last
     for signum in SIGNALS:
         if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(signum, _end_at_once)
+
+
+def _ignore() -> None:
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def line_of(signum: int) -> str:

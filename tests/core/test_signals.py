@@ -144,6 +144,28 @@ def test_a_failed_command_does_not_wait_for_destructors():
     assert process.stderr.read().startswith("error: ValueError: of the command")
 
 
+# The destructor of a module's object runs after Python gave up its own handlers of signals.
+FINAL = """
+import os, signal, sys
+from t5x_lite.core.signals import at_start, watching
+at_start()
+class Late:
+    def __init__(self): self.kill, self.pid, self.write = os.kill, os.getpid(), os.write
+    def __del__(self):
+        for signum in (1, 2, 15):
+            self.kill(self.pid, signum)
+        self.write(1, b"late")
+sys.late = Late()
+with watching():
+    pass
+"""
+
+
+def test_a_signal_in_the_interpreters_end_keeps_the_exit_code():
+    done = subprocess.run([sys.executable, "-c", FINAL], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"late", b"")
+
+
 def test_output_on_a_closed_terminal_does_not_fail():
     import pty
 

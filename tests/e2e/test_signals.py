@@ -202,14 +202,16 @@ JOBS = {
     ),
     "index search": Job("index search --index faiss --queries query_vectors.npy --output OUT"),
     "bm25 build": Job("bm25 build --input corpus.jsonl --output OUT", 4.0, resumes=True),
-    "bm25 search": Job("bm25 search --index bm25 --queries queries.jsonl --output OUT", 6.0),
+    "bm25 search": Job(
+        "bm25 search --index bm25 --queries queries.jsonl --output OUT", 6.0, resumes=True
+    ),
     "rerank": Job(
         "rerank --checkpoint r/ranker --input run.trec --queries queries.jsonl "
         "--passages corpus.jsonl --output OUT.trec",
         resumes=True,
     ),
     "mine": Job("mine --checkpoint bert --input pairs.jsonl --output OUT --last 50", resumes=True),
-    "pairs": Job("pairs --input documents.jsonl --output OUT --rule title_body", 4.0),
+    "pairs": Job("pairs --input documents.jsonl --output OUT --rule title_body", 4.0, resumes=True),
     "import hf": Job("import hf t5_source OUT", 6.0),
     "export hf": Job("export hf t5 OUT", 6.0),
     "extend": Job("extend bert OUT --positions 64", 6.0),
@@ -225,7 +227,9 @@ JOBS = {
     ),
     "c4": Job("c4 --input crawl --output OUT --workers 2", 15.0, resumes=True),
     "refresh": Job("refresh refreshed --passages beir/nq/corpus.jsonl --once", resumes=True),
-    "synthesize requests": Job("synthesize requests --articles articles.jsonl --output OUT", 4.0),
+    "synthesize requests": Job(
+        "synthesize requests --articles articles.jsonl --min-words 100 --output OUT", 4.0
+    ),
     "synthesize collect": Job(
         "synthesize collect --articles articles.jsonl --answers answers.jsonl --output OUT", 4.0
     ),
