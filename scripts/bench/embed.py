@@ -1,7 +1,7 @@
 """Texts to vectors: `t5x-lite embed` beside sentence-transformers, and its memory.
 
     python scripts/bench/embed.py speed --prose DIRECTORY --vocabulary vocab.txt --output WORK
-    python scripts/bench/embed.py batch --vocabulary vocab.txt --output WORK
+    python scripts/bench/embed.py batch --vocabulary vocab.txt --output WORK [--profile]
     python scripts/bench/embed.py memory --prose DIRECTORY --vocabulary vocab.txt --output WORK
 
 speed: a BERT of 6 layers, d 384, random weights in a directory of transformers, imported by
@@ -13,7 +13,9 @@ them, and the difference of the times counts: loading and compiling are not in i
 rounds, and the smallest cosine of a text's vector to ours in float32.
 
 batch: one batch of 32 rows of 256 tokens without the tokenizer, the sides in one process, one after
-the other in each round; medians of the seconds and of the processor's seconds.
+the other in each round; medians of the seconds and of the processor's seconds. With --profile, one
+more batch of each of our sides by JAX's profiler: seconds of each kind of operation of XLA, those
+below 1 % as "other"; operations that run at the same time both count.
 
 memory: the peak resident memory of `t5x-lite embed` on 50,000 and on 200,000 short texts, and their
 ratio.
@@ -22,6 +24,7 @@ Each prints JSON lines.
 """
 
 import argparse
+import collections
 import itertools
 import json
 import os
@@ -30,6 +33,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -226,6 +230,28 @@ def batch(options: argparse.Namespace) -> None:
         wall, processor = (statistics.median(each) for each in zip(*found[1:], strict=True))
         line = {"side": name, "seconds": round(wall, 2), "processor_seconds": round(processor, 2)}
         print(json.dumps(line))
+    if options.profile:
+        for name in (name for name in sides if name.startswith("ours")):
+            print(json.dumps({"side": name, "profile": profile_of(sides[name])}))
+
+
+def profile_of(run: Callable[[], Any]) -> dict[str, float]:
+    """Seconds of each kind of operation of XLA; one on several cores counts once."""
+    import jax
+
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            run()
+        (trace,) = Path(folder).rglob("*.xplane.pb")
+        planes = list(jax.profiler.ProfileData.from_file(str(trace)).planes)
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for event in (event for plane in planes for line in plane.lines for event in line.events):
+        if any(name == "hlo_op" for name, _ in event.stats):
+            seconds[re.sub(r"[.\d]+$", "", event.name)] += event.duration_ns / 1e9
+    total, found = sum(seconds.values()), collections.Counter[str]()
+    for kind, value in seconds.items():
+        found[kind if value >= 0.01 * total else "other"] += value
+    return {kind: round(value, 3) for kind, value in found.most_common()}
 
 
 def model_side(
@@ -294,8 +320,13 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--sides", nargs="*", default=SIDES)
     parser.add_argument("--side", choices=SIDES)
+    parser.add_argument("--profile", action="store_true", help="where the time of batch goes")
     parser.add_argument("--counts", type=int, nargs=2, default=[50_000, 200_000])
     options = parser.parse_args()
+    needs = {"speed": ("prose", "vocabulary"), "batch": ("vocabulary",), "side": ("side",)}
+    needs["memory"] = needs["speed"]
+    if missing := [f"--{name}" for name in needs[options.what] if not getattr(options, name)]:
+        parser.error(f"{options.what} needs {' and '.join(missing)}")
     if options.what == "speed" and options.texts <= 1024:
         parser.error("--texts must be above 1,024: the first 1,024 are the few texts")
     {"speed": speed, "batch": batch, "memory": memory, "side": side}[options.what](options)

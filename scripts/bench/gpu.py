@@ -68,7 +68,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--vocabulary")
     parser.add_argument("--num-rows", type=int, default=4096)
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.write_tokens and not (options.cache and options.vocabulary):
+        parser.error("--write-tokens needs --cache and --vocabulary")
+    return options
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:

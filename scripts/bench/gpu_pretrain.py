@@ -106,7 +106,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     plot.add_argument("--pieces", required=True, nargs="+", help="folders that train wrote")
     for command in (vocabulary, tokens, train, checkpoint, plot):
         command.add_argument("--output", required=command is not train)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if "dry_run" in options and not (options.dry_run or options.tokens):
+        parser.error("set --tokens or --dry-run")
+    return options
 
 
 # Where t5x_lite is installed: vocabulary and tokens.

@@ -95,7 +95,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     probe.add_argument("--tests", type=int, default=1000, help="last lines, which are tested")
     probe.add_argument("--labels", type=int, nargs="+", default=[100, 300, 1000])
     probe.add_argument("--seeds", type=int, default=5, help="subsets of the labels")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if "dry_run" in options and not (options.dry_run or (options.data and options.init)):
+        parser.error("set --data and --init, or --dry-run")
+    return options
 
 
 # Where t5x_lite is installed: tokens.

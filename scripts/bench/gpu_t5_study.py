@@ -108,7 +108,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     run.add_argument("--dry-run", action="store_true", help="tiny, on CPU, random tokens")
     report = commands.add_parser("report", help="print the table")
     report.add_argument("--results", required=True, nargs="+", help="files of JSON lines")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if "dry_run" in options and not (options.dry_run or (options.tokens and options.data)):
+        parser.error("set --tokens and --data, or --dry-run")
+    return options
 
 
 # Where t5x_lite is installed: tokens.

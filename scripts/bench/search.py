@@ -207,13 +207,13 @@ def main() -> None:
     for function in (speed, novels, memory, searched):
         command = commands.add_parser(function.__name__)
         command.set_defaults(function=function)
-        command.add_argument("--output")
+        command.add_argument("--output", required=function in (novels, memory))
         command.add_argument("--queries", type=int, default=1000)
         command.add_argument("--depth", type=int, default=100)
         command.add_argument("--documents", type=int, default=200_000)
         command.add_argument("--size", type=int, nargs="+", default=[128, 768])
         command.add_argument("--rounds", type=int, default=5)
-        command.add_argument("--prose")
+        command.add_argument("--prose", required=function is novels)
         command.add_argument("--vocabulary")
         command.add_argument("--checkpoint")
         command.add_argument("--sentences", type=int, default=120_000)
@@ -224,6 +224,8 @@ def main() -> None:
         command.add_argument("--gib", type=int, default=20)
         command.add_argument("--paths", nargs="+")
     args = parser.parse_args()
+    if args.function is novels and not (args.vocabulary or args.checkpoint):
+        parser.error("set --vocabulary or --checkpoint")
     if args.function is memory:
         args.size = args.size[-1]
     args.function(args)

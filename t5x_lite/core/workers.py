@@ -52,6 +52,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Generic, TypeVar
 
@@ -354,6 +355,7 @@ class WorkerContext(SpawnContext):
     def __init__(self) -> None:
         super().__init__()
         self._started: list[SpawnProcess] = []
+        _start_tracker()
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:
         """Create a process that does not run the main script."""
@@ -385,11 +387,22 @@ class WorkerContext(SpawnContext):
         return f"a worker was killed by {signal.Signals(-codes[0]).name}{why}"
 
 
+def _start_tracker() -> None:
+    """Start the process that unlinks the semaphores of a killed parent; no signal ends it."""
+    ignored = "ignore:resource_tracker"  # the process gets it; it warns of what it unlinks
+    sys.warnoptions.append(ignored)
+    try:
+        with _blocked(signal.SIGHUP):  # it ignores SIGINT and SIGTERM itself
+            resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.remove(ignored)
+
+
 class _Worker(SpawnProcess):
     """Spawned process that does not import the main module of its parent."""
 
     def start(self) -> None:
-        with without_main_module(), safe_path(), _without_interrupts():
+        with without_main_module(), safe_path(), _blocked(signal.SIGINT):
             super().start()
 
 
@@ -407,9 +420,9 @@ def end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Block SIGINT, so that processes started in the `with` block ignore Ctrl-C."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _blocked(signum: signal.Signals) -> Iterator[None]:
+    """Block a signal, so that processes started in the `with` block ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signum})
     try:
         yield
     finally:

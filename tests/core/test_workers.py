@@ -97,3 +97,30 @@ def test_workers_of_a_killed_process_end():
     parent.kill()
     parent.wait()
     wait_until(lambda: not worker.exists())
+
+
+LOCKS = """
+import time
+from t5x_lite.core.workers import WorkerContext
+lock = WorkerContext().Lock()
+print(lock._semlock.name, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGTERM])
+def test_semaphores_go_when_all_processes_get_a_signal(signum):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", LOCKS],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    semaphore = Path("/dev/shm", f"sem.{parent.stdout.readline().strip().removeprefix('/')}")
+    assert semaphore.exists()
+    os.killpg(parent.pid, signum)
+    assert parent.communicate() == ("", "")  # the process that unlinks them writes there, too
+    assert not semaphore.exists()
