@@ -392,7 +392,7 @@ def _start_tracker() -> None:
     ignored = "ignore:resource_tracker"  # the process gets it; it warns of what it unlinks
     sys.warnoptions.append(ignored)
     try:
-        with _blocked(signal.SIGHUP):  # it ignores SIGINT and SIGTERM itself
+        with safe_path(), _blocked(signal.SIGHUP):  # it ignores SIGINT and SIGTERM itself
             resource_tracker.ensure_running()
     finally:
         sys.warnoptions.remove(ignored)
