@@ -244,7 +244,11 @@ def is_resumable(path: str) -> bool:
 
 
 def resumable_writer(
-    path: str, *, identity: Mapping[str, Any], chunk: int
+    path: str,
+    *,
+    identity: Mapping[str, Any],
+    chunk: int,
+    complete: Callable[[Path, Path], object] = Path.replace,
 ) -> contextlib.AbstractContextManager[ResumableWriter]:
     """Open a JSON Lines file for writing; after a kill, the same command can continue the file.
 
@@ -255,13 +259,19 @@ def resumable_writer(
       path: path of an ordinary file, or of a file to create.
       identity: JSON object that identifies the command.
       chunk: number of objects per write.
+      complete: function of OUTPUT.partial and OUTPUT that is called at the end. It must remove
+        OUTPUT.partial last, because it is called again after a kill.
 
     Raises:
       InputError: if the file cannot be written, another process writes it, or OUTPUT.partial is
         from another command.
     """
     return _resumable_file(
-        path, identity, "lines", lambda file: ResumableWriter(file, chunk=chunk, path=path)
+        path,
+        identity,
+        "lines",
+        lambda file: ResumableWriter(file, chunk=chunk, path=path),
+        complete=complete,
     )
 
 
@@ -282,9 +292,14 @@ def resumable_array(
 
 @contextlib.contextmanager
 def _resumable_file(
-    path: str, identity: Mapping[str, Any], content: str, sink: Callable[[BinaryIO], _Sink]
+    path: str,
+    identity: Mapping[str, Any],
+    content: str,
+    sink: Callable[[BinaryIO], _Sink],
+    *,
+    complete: Callable[[Path, Path], object] = Path.replace,
 ) -> Iterator[_Sink]:
-    """Yield the writer of a resumable file; rename the file if the `with` block succeeds."""
+    """Yield the writer of a resumable file; complete the file if the `with` block succeeds."""
     target = Path(os.path.realpath(path))
     partial = target.with_name(f"{target.name}.partial")
     state = partial.with_name(f"{partial.name}.json")
@@ -306,10 +321,10 @@ def _resumable_file(
             writer.finish()
             if target.exists():
                 os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
-            partial.replace(target)
+            complete(partial, target)
         except BaseException as error:
             wrong_input = isinstance(error, InputError) and not writer.failed
-            if not writer.done or (wrong_input and not resumed):
+            if not writer.done or (wrong_input and not resumed) or not partial.exists():
                 partial.unlink(missing_ok=True)
                 state.unlink(missing_ok=True)
             else:

@@ -27,8 +27,9 @@ A run written in chunks of queries, which a killed command resumes:
         for rankings in found_after(file.done):     # chunks of 64, the last one perhaps smaller
             file.write(rankings)
 
-The rankings are collected as JSON lines, one per query (`core.jobs`), in run.trec.jsonl. For TREC's
-and MS MARCO's forms, they are converted to run.trec at the end.
+The rankings are collected as JSON lines, one per query (`core.jobs`), in run.trec.jsonl.partial.
+For TREC's and MS MARCO's forms, they are converted to run.trec at the end; if an id does not fit
+these forms, the rankings stay in run.trec.jsonl.
 
 Answers of questions, for the recall of open question answering:
 
@@ -472,11 +473,22 @@ def run_writer(
             yield RunWriter(file, (kind, tag))
         return
     work = path if kind == "jsonl" else f"{path}.jsonl"
-    with resumable_writer(work, identity={**identity, "format": kind}, chunk=chunk) as file:
+
+    def convert(partial: Path, target: Path) -> None:
+        try:
+            write_run(path, read_run(str(partial), format="jsonl"), format=kind, tag=tag)
+        except InputError:  # ids that the form cannot hold: what was found stays as JSON lines
+            partial.replace(target)
+            raise
+        partial.unlink()
+
+    with resumable_writer(
+        work,
+        identity={**identity, "format": kind},
+        chunk=chunk,
+        complete=Path.replace if kind == "jsonl" else convert,
+    ) as file:
         yield RunWriter(file, (kind, tag))
-    if kind != "jsonl":
-        write_run(path, read_run(work, format="jsonl"), format=kind, tag=tag)
-        Path(work).unlink()
 
 
 _HEADERS = (["question", "answers"], ["question", "answer"], ["query", "answers"])

@@ -1,6 +1,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats import rankings
 from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, run_writer, write_run
 
 RANKINGS = [Ranking(f"q{i}", ranked([(f"d{i}", 1.5), ("x", 1 / 3)])) for i in range(5)]
@@ -30,6 +31,24 @@ def test_a_killed_command_goes_on(tmp_path, name, killed):
     assert write(tmp_path / name, a=1) == 5
     assert (tmp_path / name).read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_interruption_while_the_form_is_written_loses_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "run.trec"
+    (tmp_path / "run.trec.jsonl").write_text("another file of the user")
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rankings, "run_lines", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(path, a=1)
+    assert not path.exists()
+    assert write(path, dies_after=1, a=1) == 5  # the last chunk alone
+    assert [ranking.query for ranking in read_run(str(path))] == ["q0", "q1", "q2", "q3", "q4"]
+    assert (tmp_path / "run.trec.jsonl").read_text() == "another file of the user"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run.trec", "run.trec.jsonl"]
 
 
 def test_standard_output(capfdbinary):
