@@ -124,6 +124,26 @@ def test_one_head_at_a_time_is_attention(rows_of_bias):
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_four_heads_at_a_time_are_attention():
+    """Heads of 132 tokens; four at a time cross from one row to the next."""
+    length, heads = 132, 6
+    inputs = [normal(B, length, heads, K, seed=seed) for seed in range(3)]
+    bias, cotangent = (normal(1, heads, length, length, seed=3), normal(*inputs[0].shape, seed=4))
+    mask = masks.padding(jnp.asarray([[1] * length, [1] * 100 + [0] * (length - 100)]))
+
+    @jax.jit
+    def run(inputs, g):
+        sides = (
+            jax.vjp(lambda *x, of=of: of(*x, mask), *inputs)
+            for of in (headwise_attention, softmax_attention)
+        )
+        return [(out, pullback(g)) for out, pullback in sides]
+
+    heads_at_once, plain = map(jax.tree.leaves, run([*inputs, bias], cotangent))
+    for got, wanted in zip(heads_at_once, plain, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_one_head_at_a_time_in_bfloat16():
     """Its products are in float32, so it is nearer to float32 than plain attention is."""
     *inputs, cotangent = operands(dtype=jnp.bfloat16)
