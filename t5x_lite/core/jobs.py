@@ -253,7 +253,8 @@ def resumable_writer(
     """Open a JSON Lines file for writing; after a kill, the same command can continue the file.
 
     After an error or an interruption, OUTPUT.partial stays for the next start of the command. It is
-    removed only after invalid input (InputError), and if no lines are from an earlier start.
+    removed only after invalid input (InputError) before `complete`, and if no lines are from an
+    earlier start.
 
     Args:
       path: path of an ordinary file, or of a file to create.
@@ -311,7 +312,7 @@ def _resumable_file(
             else:
                 write_atomically(state, json.dumps(identity, indent=1).encode() + b"\n")
             writer = sink(file)
-        resumed = writer.done
+        resumed, is_whole = writer.done, False
         if resumed:
             _logger.info(
                 "resuming an unfinished output after %d %s of %s", resumed, content, partial
@@ -321,10 +322,12 @@ def _resumable_file(
             writer.finish()
             if target.exists():
                 os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
+            is_whole = True
             complete(partial, target)
         except BaseException as error:
             wrong_input = isinstance(error, InputError) and not writer.failed
-            if not writer.done or (wrong_input and not resumed) or not partial.exists():
+            useless = wrong_input and not resumed and not is_whole
+            if not writer.done or useless or not partial.exists():
                 partial.unlink(missing_ok=True)
                 state.unlink(missing_ok=True)
             else:

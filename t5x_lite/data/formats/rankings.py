@@ -29,7 +29,7 @@ A run written in chunks of queries, which a killed command resumes:
 
 The rankings are collected as JSON lines, one per query (`core.jobs`), in run.trec.jsonl.partial.
 For TREC's and MS MARCO's forms, they are converted to run.trec at the end; if an id does not fit
-these forms, the rankings stay in run.trec.jsonl.
+these forms, the rankings stay in run.trec.jsonl, or in run.trec.1.jsonl if that file exists.
 
 Answers of questions, for the recall of open question answering:
 
@@ -45,6 +45,7 @@ BGE-M3's evaluation.
 
 import ast
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -456,6 +457,11 @@ class RunWriter:
         self.done += len(rankings)
 
 
+def _unused(path: Path) -> Path:
+    others = (path.with_name(f"{path.stem}.{i}{path.suffix}") for i in itertools.count(1))
+    return next(one for one in itertools.chain([path], others) if not one.exists())
+
+
 @contextlib.contextmanager
 def run_writer(
     path: str,
@@ -475,11 +481,15 @@ def run_writer(
     work = path if kind == "jsonl" else f"{path}.jsonl"
 
     def convert(partial: Path, target: Path) -> None:
+        found = functools.partial(read_run, str(partial), format="jsonl")
         try:
-            write_run(path, read_run(str(partial), format="jsonl"), format=kind, tag=tag)
-        except InputError:  # ids that the form cannot hold: what was found stays as JSON lines
-            partial.replace(target)
-            raise
+            for ranking in found():
+                _check_ids(ranking)
+        except InputError as error:
+            kept = _unused(target)
+            partial.replace(kept)
+            raise InputError(f"{error}; the rankings are in {kept}, as JSON lines") from error
+        write_run(path, found(), format=kind, tag=tag)
         partial.unlink()
 
     with resumable_writer(

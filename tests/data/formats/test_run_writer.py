@@ -33,16 +33,17 @@ def test_a_killed_command_goes_on(tmp_path, name, killed):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_an_interruption_while_the_form_is_written_loses_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("disk full")], ids=repr)
+def test_an_error_while_the_form_is_written_loses_nothing(tmp_path, monkeypatch, error):
     path = tmp_path / "run.trec"
     (tmp_path / "run.trec.jsonl").write_text("another file of the user")
 
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
+    def fails(*args, **kwargs):
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(rankings, "run_lines", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(rankings, "run_lines", fails)
+        with pytest.raises(type(error)):
             write(path, a=1)
     assert not path.exists()
     assert write(path, dies_after=1, a=1) == 5  # the last chunk alone
@@ -57,11 +58,14 @@ def test_standard_output(capfdbinary):
 
 
 def test_ids_that_the_form_cannot_hold(tmp_path):
+    """The rankings stay as JSON lines, next to a file of the user; the error says where."""
     path = str(tmp_path / "run.trec")
-    with (
-        pytest.raises(InputError, match="white space"),
-        run_writer(path, identity={}, chunk=1) as file,
-    ):
-        file.write([Ranking("a b", [])])
-    assert not (tmp_path / "run.trec").exists()
-    assert next(iter(read_run(f"{path}.jsonl"))).query == "a b"
+    for kept in (f"{path}.jsonl", f"{path}.1.jsonl", f"{path}.2.jsonl"):
+        with (
+            pytest.raises(InputError, match=f"'a b' .* white space.*; the rankings are in {kept},"),
+            run_writer(path, identity={}, chunk=1) as file,
+        ):
+            file.write([Ranking("a b", [])])
+        assert next(iter(read_run(kept))).query == "a b"
+    names = ["run.trec.1.jsonl", "run.trec.2.jsonl", "run.trec.jsonl"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == names
